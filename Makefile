@@ -1,0 +1,47 @@
+# `make demo` and `make test` each make the environment they need; nothing but Python 3.11 and make is assumed.
+# The constraint takes torch's CPU build. For a GPU: make test CONSTRAINTS=/dev/null
+PYTHON ?= python3
+CONSTRAINTS ?= constraints/cpu.txt
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
+
+.PHONY: all demo test lint docs bench paper clean
+all: lint test
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[plot]'
+	touch $@
+
+$(VENV)/dev: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/demo
+	$(BIN)/leapfactual demo --out demo
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+docs: $(VENV)/dev
+	$(BIN)/python docs/generate.py
+
+bench: $(VENV)/dev
+	$(BIN)/python benchmarks/couplings.py
+	$(BIN)/python benchmarks/questions.py
+
+paper: $(VENV)/dev
+	$(BIN)/leapfactual study squares --out runs/squares
+	cp runs/squares/squares.json docs/results/
+	cp runs/squares/*.png docs/figures/
+
+clean:
+	rm -rf $(VENV) demo runs

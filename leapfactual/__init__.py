@@ -1,0 +1,43 @@
+"""Visual counterfactual explanations by leaps along a flow.
+
+A generator, a classifier and a flow make an explainer; an explainer makes explanations.
+"""
+
+from . import bases as bases
+from . import classifiers as classifiers
+from . import couplings as couplings
+from . import data as data
+from . import errors as errors
+from . import fields as fields
+from . import generators as generators
+from .explain import Explainer, LeapFactual
+from .explanation import Explanation, Status
+from .fields import MLPField, UNet1dField, VelocityField
+from .flow import Flow
+from .leaps import Leaps, blend, inject, leap
+from .solvers import RK4, Dopri5, Euler, Heun, Midpoint
+from .training import embed, fit
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RK4",
+    "Dopri5",
+    "Euler",
+    "Explainer",
+    "Explanation",
+    "Flow",
+    "Heun",
+    "LeapFactual",
+    "Leaps",
+    "MLPField",
+    "Midpoint",
+    "Status",
+    "UNet1dField",
+    "VelocityField",
+    "blend",
+    "embed",
+    "fit",
+    "inject",
+    "leap",
+]

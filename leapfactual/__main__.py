@@ -1,0 +1,5 @@
+"""Lets ``python -m leapfactual`` do what ``leapfactual`` does."""
+
+from .cli import main
+
+main()

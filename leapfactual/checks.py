@@ -1,0 +1,133 @@
+"""Checks at the public edge, with errors that say what to do."""
+
+import torch
+from torch import Tensor
+
+from .errors import InputError
+
+SIMPLEX_TOLERANCE = 1e-3
+
+
+def shape(x: Tensor) -> str:
+    """Writes a shape as people write it: ``(64, 1, 28, 28)``."""
+    return f"({', '.join(map(str, x.shape))}{',' if x.ndim == 1 else ''})"
+
+
+def finite(x: Tensor, name: str) -> None:
+    """Refuses NaN and infinite values."""
+    bad = ~torch.isfinite(x).flatten(1).all(1) if x.ndim > 1 else ~torch.isfinite(x)
+    if bad.any():
+        raise InputError(
+            f"`{name}` must be finite, got NaN or infinite values in {int(bad.sum())} of {len(x)} "
+            f"rows (first: row {int(bad.nonzero()[0])}). Leave those rows out or mend what made "
+            "them."
+        )
+
+
+def images(x: Tensor, name: str = "x") -> None:
+    """Wants images ``(B, C, H, W)`` in [0, 1], or plain rows ``(B, D)``."""
+    if not isinstance(x, Tensor):
+        raise InputError(
+            f"`{name}` must be a torch tensor of images (B, C, H, W) or of rows (B, D), "
+            f"got {type(x).__name__}. Convert it first, for example with torch.as_tensor."
+        )
+    if x.ndim not in (2, 4):
+        raise InputError(
+            f"`{name}` must be images of shape (B, C, H, W) or rows of shape (B, D), got "
+            f"{shape(x)}. A single image needs a batch dimension: x[None]."
+        )
+    if not x.is_floating_point():
+        raise InputError(
+            f"`{name}` must be floating point, got {x.dtype}. For 8-bit images: x.float() / 255."
+        )
+    finite(x, name)
+    if x.ndim == 4 and len(x) and (x.min() < 0 or x.max() > 1):
+        raise InputError(
+            f"`{name}` must be images in [0, 1], got values in [{x.min():.2f}, {x.max():.2f}]. "
+            "Rescale them, and rescale inside your generator if it works in another range."
+        )
+
+
+def latents(z: Tensor, features: int, name: str = "z") -> None:
+    """Wants finite latents ``(B, D)`` of the flow's size."""
+    if not isinstance(z, Tensor) or z.ndim != 2 or not z.is_floating_point():
+        got = f"{shape(z)} {z.dtype}" if isinstance(z, Tensor) else type(z).__name__
+        raise InputError(
+            f"`{name}` must be floating-point latents of shape (B, {features}), got {got}. "
+            "Flatten the latents of your generator to one row per image."
+        )
+    if z.shape[1] != features:
+        raise InputError(
+            f"`{name}` must have {features} features, as the flow's field does, got {shape(z)}. "
+            f"Build the field with features={z.shape[1]} or use the generator it was trained with."
+        )
+    finite(z, name)
+
+
+def one_row_each(out: Tensor, given: Tensor, verb: str) -> None:
+    """Wants as many rows out of a generator as went in."""
+    if not isinstance(out, Tensor) or len(out) != len(given):
+        got = shape(out) if isinstance(out, Tensor) else type(out).__name__
+        raise InputError(
+            f"the generator must {verb} {len(given)} rows to as many, got {got}. "
+            "Check it with leapfactual.testing.check_generator."
+        )
+
+
+def probabilities(p: Tensor, rows: int, classes: int, name: str = "p") -> None:
+    """Wants one row on the simplex for each of ``rows`` images."""
+    if not isinstance(p, Tensor) or not p.is_floating_point():
+        got = p.dtype if isinstance(p, Tensor) else type(p).__name__
+        raise InputError(
+            f"`{name}` must be floating-point probabilities of shape ({rows}, {classes}), got "
+            f"{got}. For a classifier that gives labels only use "
+            "leapfactual.classifiers.from_labels."
+        )
+    if p.shape != (rows, classes):
+        raise InputError(
+            f"`{name}` must have shape ({rows}, {classes}): one row per image, one column for "
+            f"each of the {classes} classes; got {shape(p)}. A flow explains the classifier that "
+            "it was trained with; for another one train another."
+        )
+    finite(p, name)
+    off = (p.sum(1) - 1).abs().max().item() if rows else 0.0
+    if rows and (p.min() < -SIMPLEX_TOLERANCE or off > SIMPLEX_TOLERANCE):
+        raise InputError(
+            f"`{name}` must be probabilities, each row non-negative with sum 1; got values down "
+            f"to {p.min():.3g} and sums off by up to {off:.3g}. For logits use "
+            "leapfactual.classifiers.from_logits."
+        )
+
+
+def targets(target: int | Tensor, rows: int, classes: int, device: torch.device) -> Tensor:
+    """Returns one target class per image, from one class or one per image."""
+    if isinstance(target, bool) or not isinstance(target, int | Tensor):
+        raise InputError(
+            f"`target` must be a class number or a tensor of them, got {target!r}. "
+            f"This flow knows {classes} classes, 0 to {classes - 1}."
+        )
+    y = torch.as_tensor(target, device=device)
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise InputError(
+            f"`target` must hold whole class numbers, got {y.dtype}. Convert it with .long()."
+        )
+    if y.ndim == 0:
+        y = y.expand(rows)
+    if y.shape != (rows,):
+        raise InputError(
+            f"`target` must be one class or one per image, here {rows}, got shape {shape(y)}. "
+            "Pass target=7, or a tensor with one class number for each image."
+        )
+    wrong = y[(y < 0) | (y >= classes)]
+    if len(wrong):
+        raise InputError(
+            f"`target` {int(wrong[0])} is not a class: this flow knows {classes} classes, "
+            f"0 to {classes - 1}. Choose one of those."
+        )
+    return y.long().clone()
+
+
+def positive(value: int, name: str) -> None:
+    """Wants a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"`{name}` must be a whole number of at least 1, got {value!r}.")

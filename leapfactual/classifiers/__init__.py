@@ -1,0 +1,5 @@
+"""Classifiers: what answers with class probabilities."""
+
+from .callables import from_labels, from_logits
+
+__all__ = ["from_labels", "from_logits"]

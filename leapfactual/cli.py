@@ -1,0 +1,132 @@
+"""The command line: parse, call, show."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from . import __version__
+from .errors import LeapError
+from .studies import results
+
+app = typer.Typer(
+    name="leapfactual",
+    help="What would have had to be different for the answer to be different?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+study = typer.Typer(help="Run a study of the paper.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(study, name="study")
+console = Console()
+
+Out = Annotated[Path, typer.Option("--out", help="The folder to write to.", file_okay=False)]
+Seed = Annotated[int, typer.Option("--seed", help="The seed of everything random.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"leapfactual {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and stop."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(out: Out = Path("demo")) -> None:
+    """Run the toy study at a small size and show where to look.
+
+    Example: leapfactual demo --out demo
+    """
+    from .studies import squares
+
+    command = f"leapfactual demo --out {out}"
+    with _progress("training a flow on four squares") as progress:
+        rows = squares.run(out, squares.QUICK, command, progress)
+    _show("Four squares", rows)
+    console.print(f"\nLook at [bold]{out / 'squares.png'}[/]: the five panels.")
+    console.print(f"The numbers are in {out / 'squares.md'} and {out / 'squares.json'}.")
+
+
+@study.command("squares")
+def study_squares(
+    out: Out = Path("runs/squares"),
+    steps: Annotated[int, typer.Option(help="Training steps of each flow.", min=1)] = 30_000,
+    runs: Annotated[
+        int, typer.Option(help="How many flows to train, each with its own seed.", min=1)
+    ] = 5,
+    seed: Seed = 0,
+) -> None:
+    """The toy of the paper: lifting, landing, replacement, blending and injection on four squares.
+
+    Writes the figure, a table and the numbers as JSON. An interrupted study goes on where it
+    stopped.
+
+    Example: leapfactual study squares --runs 1
+    """
+    from .studies import squares
+
+    settings = squares.Settings(steps=steps, runs=runs, seed=seed)
+    command = f"leapfactual study squares --steps {steps} --runs {runs} --seed {seed}"
+    with _progress("training") as progress:
+        rows = squares.run(out, settings, command, progress)
+    _show("Four squares", rows)
+    console.print(f"\nWrote the figures, squares.md and squares.json to [bold]{out}[/].")
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[float, str], None]]:
+    """Shows a bar with the time left; gives a function that moves it."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=1.0)
+
+        def move(done: float, message: str) -> None:
+            bar.update(task, completed=done, description=message)
+
+        yield move
+
+
+def _show(title: str, rows: list[results.Row]) -> None:
+    table = Table(title=title, title_justify="left")
+    for name in ("setting", "method", "metric"):
+        table.add_column(name)
+    table.add_column("value", justify="right")
+    for row in rows:
+        table.add_row(row.setting, row.method, row.metric, results.number(row))
+    console.print(table)
+
+
+def main() -> None:
+    """Runs the command line; a known error is one line and exit status 1."""
+    try:
+        app()
+    except LeapError as error:
+        Console(stderr=True, soft_wrap=True).print(
+            f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False
+        )
+        sys.exit(1)

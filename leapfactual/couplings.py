@@ -1,0 +1,54 @@
+r"""How noise :math:`z_0` meets latents :math:`z_1` in training.
+
+The paper draws the two independently, given the class: :math:`q(h) = q(z_0) \, q(z_1 \mid c)`. Any
+other pairing *within a class* keeps both marginals, and with them what lifting removes and landing
+brings. Pairing each latent with a near noise sample makes the paths straighter and the leaps
+shorter.
+
+A coupling takes ``(z0, z1, c)`` and returns ``z0`` in another order.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from .errors import MissingExtra
+
+Coupling = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def independent(z0: Tensor, z1: Tensor, c: Tensor) -> Tensor:
+    """Leaves the noise as it was drawn: the paper's coupling."""
+    return z0
+
+
+def optimal_transport(z0: Tensor, z1: Tensor, c: Tensor) -> Tensor:
+    """Pairs noise and latents at the least total squared distance, within each class of a batch.
+
+    References:
+        | Improving and generalizing flow-based generative models with minibatch optimal
+        | transport (Tong et al., 2024)
+        | https://arxiv.org/abs/2302.00482
+    """
+    try:
+        import ot
+    except ImportError as error:
+        raise MissingExtra(
+            "The optimal-transport coupling needs POT, which is not installed. "
+            "Run `pip install 'leapfactual[transport]'`, or use the independent coupling."
+        ) from error
+    paired = z0.clone()
+    labels = c.argmax(1)
+    for label in range(c.shape[1]):
+        rows = (labels == label).nonzero()[:, 0]
+        if not len(rows):
+            continue
+        cost = (z1[rows, None] - z0[None, rows]).square().sum(2).double().cpu().numpy()
+        partner = ot.emd([], [], cost).argmax(1)
+        paired[rows] = z0[rows[partner]]
+    return paired
+
+
+COUPLINGS: dict[str, Coupling] = {
+    coupling.__name__: coupling for coupling in (independent, optimal_transport)
+}

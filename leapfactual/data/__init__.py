@@ -1,0 +1,5 @@
+"""Data sets."""
+
+from . import squares
+
+__all__ = ["squares"]

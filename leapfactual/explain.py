@@ -1,0 +1,257 @@
+"""Algorithm 2: walk to a counterfactual, asking the classifier on the way.
+
+The algorithm is a *dialogue*. It yields the images that it wants labelled and is sent the answers;
+it does not know who answers. A network answers at once, a crowd may take a day, a test answers
+from a list, and answers that were kept replay to the same result, because steps are fixed and
+nothing is random.
+
+No question is asked whose answer cannot matter. Images whose next leap would not move them wait.
+Where nothing is lifted (``lift = 0``), the path does not depend on the answers: the classifier is
+asked about the end of the stage, and afterwards, step by step backwards, only about images that
+are not in the target class there.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator as Coroutine
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from . import checks
+from .errors import InputError
+from .explanation import Explanation, Path
+from .flow import Flow
+from .leaps import Leaps, leap
+from .types import Classifier, Generator
+
+Dialogue = Coroutine[Tensor, Tensor, Explanation]
+
+
+class Explainer(ABC):
+    """Is what every method answers to: parameters in the constructor, data in :meth:`explain`."""
+
+    @abstractmethod
+    def explain(self, x: Tensor, target: int | Tensor) -> Explanation:
+        """Returns a counterfactual for each image.
+
+        Arguments:
+            x: Images, with shape ``(B, C, H, W)`` and values in [0, 1], or rows ``(B, D)``.
+            target: The class to reach: one for all images, or one per image, with shape ``(B,)``.
+        """
+
+
+class LeapFactual(Explainer):
+    r"""Explains by leaps along a flow that was trained on the classifier's own answers.
+
+    The plan is a list of stages. With :math:`N_b` blending leaps alone it is the paper's
+    LeapFactual; with :math:`N_i` injection leaps after them, LeapFactual_R, whose counterfactuals
+    other judges agree with.
+
+    The counterfactual of an image is its *last* iterate that the classifier gives to the target
+    class. Where there is none, it is the last iterate, and the status says so.
+
+    References:
+        | LeapFactual: Reliable Visual Counterfactual Explanation Using Conditional Flow
+        | Matching (Cao et al., 2025)
+        | https://arxiv.org/abs/2510.14623
+
+    Arguments:
+        generator: Makes latents of images and images of latents.
+        classifier: The classifier to explain. It is asked, never differentiated.
+        flow: A flow trained on that generator's latents and that classifier's answers.
+        plan: The stages, built with :func:`~leapfactual.blend` and :func:`~leapfactual.inject`.
+        batch_size: How many images are explained at a time.
+        keep_path: Whether to keep every iterate in :attr:`Explanation.path`.
+
+    Example:
+        >>> from leapfactual import LeapFactual, blend, inject
+        >>> from leapfactual.generators import Identity
+        >>> from leapfactual.testing import GaussianOracle
+        >>> oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.5)
+        >>> plan = [blend(20, 0.1), inject(3, lift=0.0, land=0.1)]
+        >>> explainer = LeapFactual(Identity(), oracle.classifier, oracle.flow(), plan)
+        >>> explainer.explain(torch.tensor([[-2.0, 0.3], [-1.5, 0.0]]), target=1)
+        Explanation(2 images to class 1: 2 valid, median 7 leaps)
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        classifier: Classifier,
+        flow: Flow,
+        plan: Sequence[Leaps],
+        *,
+        batch_size: int = 1024,
+        keep_path: bool = False,
+    ) -> None:
+        if not plan or not all(isinstance(stage, Leaps) for stage in plan):
+            raise InputError(
+                f"`plan` must be a list of stages, got {plan!r}. Try [blend(15, 0.1)] or "
+                "[blend(15, 0.1), inject(5, lift=0.0, land=0.1)]."
+            )
+        checks.positive(batch_size, "batch_size")
+        self.generator, self.classifier, self.flow = generator, classifier, flow
+        self.plan, self.batch_size, self.keep_path = list(plan), batch_size, keep_path
+
+    def explain(self, x: Tensor, target: int | Tensor) -> Explanation:
+        """See :meth:`Explainer.explain`."""
+        checks.images(x)
+        y = checks.targets(target, len(x), self.flow.classes, x.device)
+        if not len(x):
+            raise InputError(
+                "`x` must hold at least one image, got none. Check the path or the filter."
+            )
+        parts = zip(torch.split(x, self.batch_size), torch.split(y, self.batch_size), strict=True)
+        return Explanation.cat([converse(self.dialogue(*part), self.classifier) for part in parts])
+
+    @torch.no_grad()
+    def dialogue(self, x: Tensor, target: int | Tensor) -> Dialogue:
+        """Yields images to label, is sent probabilities ``(B, K)``, returns the explanation."""
+        started = time.perf_counter()
+        z = self._encode(x)
+        y = checks.targets(target, len(x), self.flow.classes, z.device)
+        c_target = self.flow.one_hot(y)
+        image, p = yield from self._ask(z)
+        c = self.flow.condition(p)
+        walk = _Walk(y, z, image, p, self.keep_path)
+        for stage in self.plan:
+            for n in range(1, stage.n + 1):
+                moving = stage.moves(c, c_target).nonzero()[:, 0]
+                if not len(moving):
+                    break
+                rows = z[moving], c[moving], c_target[moving]
+                with counted(self.flow.field) as evaluations:
+                    moved = leap(self.flow, *rows, lift=stage.lift, land=stage.land)
+                z = z.index_copy(0, moving, moved)
+                walk.move(moving, z, len(evaluations))
+                if stage.blind and n < stage.n:
+                    walk.postpone(z)
+                    continue
+                image, p = yield from self._ask(z[moving])
+                c = c.index_copy(0, moving, self.flow.condition(p))
+                walk.hear(moving, walk.taken[moving], z[moving], image, p)
+        for taken, earlier in reversed(walk.postponed):
+            left = (~walk.reached | (walk.leaps < taken)).nonzero()[:, 0]
+            if len(left):
+                image, p = yield from self._ask(earlier[left])
+                walk.hear(left, taken[left], earlier[left], image, p)
+        leaps = sum(stage.n for stage in self.plan)
+        return walk.explanation(x, leaps, time.perf_counter() - started)
+
+    def _encode(self, x: Tensor) -> Tensor:
+        checks.images(x)
+        z = self.generator.encode(x)
+        checks.one_row_each(z, x, "encode")
+        self.flow.check_latents(z)
+        return z
+
+    def _ask(self, z: Tensor) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Yields the images of ``z`` and returns them with the answer."""
+        image = self.generator.decode(z)
+        checks.one_row_each(image, z, "decode")
+        p = yield image
+        checks.probabilities(p, len(z), self.flow.classes, "the classifier's answer")
+        return image, p.to(z)
+
+
+class _Walk:
+    """Keeps, for every image, the iterate to return and what was spent on it."""
+
+    def __init__(
+        self, target: Tensor, z: Tensor, image: Tensor, p: Tensor, keep_path: bool
+    ) -> None:
+        self.start, self.reconstruction, self.source = z, image, p.argmax(1)
+        self.target, self.z, self.image, self.p = target, z.clone(), image.clone(), p.clone()
+        self.reached = self.source == target
+        self.first = torch.where(self.reached, 0, -1)
+        self.leaps, self.taken, self.evaluations = (torch.zeros_like(target) for _ in range(3))
+        self.questions = torch.ones_like(target)
+        self.postponed: list[tuple[Tensor, Tensor]] = []
+        everyone = torch.arange(len(z), device=z.device)
+        self.path = [(everyone, self.taken.clone(), self.start)] if keep_path else None
+        self.answers = [(everyone, self.taken.clone(), p)]
+
+    def move(self, rows: Tensor, z: Tensor, evaluations: int) -> None:
+        """Notes that a leap has brought ``rows`` to where they are in ``z``."""
+        self.taken[rows] += 1
+        self.evaluations[rows] += evaluations
+        if self.path is not None:
+            self.path.append((rows, self.taken[rows], z[rows]))
+
+    def postpone(self, z: Tensor) -> None:
+        """Keeps iterates that nobody has been asked about yet."""
+        self.postponed.append((self.taken.clone(), z))
+
+    def hear(self, rows: Tensor, taken: Tensor, z: Tensor, image: Tensor, p: Tensor) -> None:
+        """Notes an answer; the last iterate in the target class stays, or else the last."""
+        self.questions[rows] += 1
+        inside = p.argmax(1) == self.target[rows]
+        stays = inside | (~self.reached[rows] & (taken >= self.leaps[rows]))
+        kept = rows[stays]
+        self.z[kept], self.image[kept], self.p[kept] = z[stays], image[stays], p[stays]
+        self.leaps[kept] = taken[stays]
+        self.reached[rows] |= inside
+        first = self.first[rows]
+        self.first[rows] = torch.where(inside & ((first < 0) | (taken < first)), taken, first)
+        if self.path is not None:
+            self.answers.append((rows, taken, p))
+
+    def explanation(self, x: Tensor, leaps: int, seconds: float) -> Explanation:
+        """Puts it all together."""
+        return Explanation(
+            x=x,
+            reconstruction=self.reconstruction,
+            counterfactual=self.image,
+            z=self.start,
+            z_counterfactual=self.z,
+            source=self.source,
+            target=self.target,
+            label=self.p.argmax(1),
+            probabilities=self.p,
+            first=self.first,
+            leaps=self.leaps,
+            evaluations=self.evaluations,
+            questions=self.questions,
+            seconds=torch.full_like(self.z[:, 0], seconds / max(len(x), 1)),
+            path=None if self.path is None else self._path(leaps),
+        )
+
+    def _path(self, leaps: int) -> Path:
+        z = self.z.new_zeros(len(self.z), leaps + 1, self.z.shape[1])
+        p = self.p.new_full((len(self.p), leaps + 1, self.p.shape[1]), torch.nan)
+        for rows, taken, value in self.path or []:
+            z[rows, taken] = value
+        for rows, taken, value in self.answers:
+            p[rows, taken] = value
+        index = torch.arange(leaps + 1, device=z.device).minimum(self.taken[:, None])[:, :, None]
+        return Path(z.take_along_dim(index, 1), p.take_along_dim(index, 1), self.taken)
+
+
+@contextmanager
+def counted(field: nn.Module) -> Iterator[list[None]]:
+    """Gives a list that grows by one with every evaluation of the field inside the block."""
+    calls: list[None] = []
+    handle = field.register_forward_hook(lambda *_: calls.append(None))
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+@torch.no_grad()
+def converse(dialogue: Dialogue, classifier: Classifier) -> Explanation:
+    """Lets a classifier answer a dialogue to its end.
+
+    Answers that were kept can be replayed: ``converse(dialogue, lambda _: next(answers))``.
+    """
+    answer: Tensor | None = None
+    while True:
+        try:
+            question = next(dialogue) if answer is None else dialogue.send(answer)
+        except StopIteration as end:
+            result: Explanation = end.value
+            return result
+        answer = classifier(question)

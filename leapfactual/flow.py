@@ -1,0 +1,440 @@
+r"""The flow between latents that carry their class and latents that do not.
+
+Training regresses a velocity on straight lines between noise :math:`z_0 \sim q(z_0)` and latents
+:math:`z_1`, given the class :math:`c` that the classifier sees in them (the CE-CFM objective):
+
+.. math::
+    \mathcal{L}(\psi) = \mathbb{E} \left\| v_\psi(t, z, c) - (z_1 - z_0) \right\|^2 , \qquad
+    z \sim \mathcal{N}\big((1 - t) z_0 + t z_1, \; \sigma^2 I\big) .
+
+Because the noise knows nothing of the class, integrating from :math:`t = 1` to :math:`0` under
+:math:`c` takes the class out (*lifting*), and integrating from :math:`0` to :math:`1` puts one in
+(*landing*). A step size :math:`\gamma < 1` goes only part of the way.
+"""
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Self, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from . import checks
+from .bases import BASES, Base, Gaussian
+from .couplings import Coupling, independent
+from .errors import InputError, IntegrationError, MissingData
+from .fields import FIELDS, VelocityField
+from .files import atomic
+from .solvers import RK4, SOLVERS, Solver
+
+EXACT_DIVERGENCE = 64
+QUANTILES = 101
+FORMAT = "leapfactual flow 1"
+T = TypeVar("T")
+
+
+class Flow(nn.Module):
+    r"""Creates a flow between class-free and class-bearing latents.
+
+    .. math:: \frac{dz}{dt} = \gamma \, v(t, z, c) \, , \quad t \in [0, 1]
+
+    Lifting integrates from :math:`t = 1` to :math:`0` and takes the class :math:`c` out of
+    :math:`z`. Landing integrates from :math:`0` to :math:`1` and puts it in. For equal :math:`c`
+    and :math:`\gamma` they undo each other.
+
+    References:
+        | LeapFactual: Reliable Visual Counterfactual Explanation Using Conditional Flow
+        | Matching (Cao et al., 2025)
+        | https://arxiv.org/abs/2510.14623
+
+    Arguments:
+        field: The velocity :math:`v`.
+        solver: How to integrate.
+        soft: Whether the condition keeps the classifier's probabilities or only its decision. It
+            belongs to the flow, so that training and explaining cannot differ.
+        base: The noise at :math:`t = 0`.
+        sigma: The width :math:`\sigma` of the training path.
+
+    Example:
+        >>> from leapfactual import Flow, MLPField
+        >>> flow = Flow(MLPField(features=2, classes=4))
+        >>> flow.lift(torch.zeros(3, 2), torch.eye(4)[:3]).shape
+        torch.Size([3, 2])
+    """
+
+    mean: Tensor
+    scale: Tensor
+    quantiles: Tensor
+
+    def __init__(
+        self,
+        field: VelocityField,
+        solver: Solver = RK4(10),  # noqa: B008 - frozen
+        *,
+        soft: bool = False,
+        base: Base = Gaussian(),  # noqa: B008 - frozen
+        sigma: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(solver, Solver):
+            raise InputError(f"`solver` must be a solver such as RK4(10), got {solver!r}.")
+        if not 0 <= sigma < math.inf:
+            raise InputError(
+                f"`sigma` must be a number of at least 0, got {sigma!r}. The paper uses 0."
+            )
+        self.field, self.solver, self.soft, self.base, self.sigma = (
+            field,
+            solver,
+            soft,
+            base,
+            sigma,
+        )
+        self.register_buffer("mean", torch.zeros(field.features))
+        self.register_buffer("scale", torch.ones(field.features))
+        self.register_buffer("quantiles", torch.full((field.classes, QUANTILES), math.nan))
+        self.eval()
+
+    @property
+    def features(self) -> int:
+        """The number of latent features D."""
+        return self.field.features
+
+    @property
+    def classes(self) -> int:
+        """The number of classes K."""
+        return self.field.classes
+
+    def condition(self, p: Tensor) -> Tensor:
+        """Turns probabilities ``(B, K)`` into the condition that this flow is trained on.
+
+        Example:
+            >>> from leapfactual import Flow, MLPField
+            >>> Flow(MLPField(features=2, classes=3)).condition(torch.tensor([[0.2, 0.7, 0.1]]))
+            tensor([[0., 1., 0.]])
+        """
+        checks.probabilities(p, len(p), self.classes)
+        return p.to(self.mean.dtype) if self.soft else self.one_hot(p.argmax(1))
+
+    def one_hot(self, y: Tensor) -> Tensor:
+        """Writes class numbers ``(B,)`` as condition rows ``(B, K)``."""
+        return F.one_hot(y, self.classes).to(self.mean.dtype)
+
+    def check_latents(self, z: Tensor) -> None:
+        """Refuses latents that this flow cannot work on, with an error that says why."""
+        checks.latents(z, self.features)
+        if z.dtype != self.mean.dtype:
+            raise InputError(
+                f"`z` must have the type of the flow, {self.mean.dtype}, got {z.dtype}. "
+                f"Convert one of them, for example with z.to(flow.mean.dtype) or flow.double()."
+            )
+
+    # -- transport --
+
+    def lift(self, z: Tensor, c: Tensor, gamma: float = 1.0) -> Tensor:
+        r"""Takes the class :math:`c` out of :math:`z`.
+
+        Arguments:
+            z: Latents at :math:`t = 1`, with shape ``(B, D)``.
+            c: The condition that they carry, with shape ``(B, K)``.
+            gamma: The step size; 1 goes all the way.
+        """
+        return self.transport(z, c, gamma, 1.0, 0.0)
+
+    def land(self, z: Tensor, c: Tensor, gamma: float = 1.0) -> Tensor:
+        r"""Puts the class :math:`c` into :math:`z`.
+
+        Arguments:
+            z: Latents at :math:`t = 0`, with shape ``(B, D)``.
+            c: The condition that they are to carry, with shape ``(B, K)``.
+            gamma: The step size; 1 goes all the way.
+        """
+        return self.transport(z, c, gamma, 0.0, 1.0)
+
+    def transport(self, z: Tensor, c: Tensor, gamma: float, start: float, end: float) -> Tensor:
+        """Moves ``z`` from time ``start`` to ``end``, at ``gamma`` times the velocity."""
+        self._check(z, c)
+        if not math.isfinite(gamma) or gamma < 0:
+            raise InputError(f"`gamma` must be a number of at least 0, got {gamma!r}.")
+        if gamma == 0 or not len(z):
+            return z.clone()
+        u = self.solver.integrate(self._velocity(c, gamma), self._standard(z), start, end)
+        moved = u * self.scale + self.mean
+        if not torch.isfinite(moved).all():
+            bad = (~torch.isfinite(moved)).any(1).nonzero()[:, 0]
+            raise IntegrationError(
+                f"the transport from t = {start:g} to {end:g} with gamma = {gamma:g} and "
+                f"{self.solver} diverged for {len(bad)} of {len(z)} latents (first: row "
+                f"{int(bad[0])}, largest input {z[bad[0]].abs().max():.3g}). Take more solver "
+                "steps, or train the flow on latents of this size."
+            )
+        return moved
+
+    def trace(self, z: Tensor, c: Tensor, gamma: float, times: list[float]) -> Tensor:
+        """Returns where a transport passes: ``z`` at each of the ``times``, the start among them.
+
+        The result has shape ``(len(times), B, D)``.
+        """
+        points = [z]
+        for start, end in pairwise(times):
+            points.append(self.transport(points[-1], c, gamma, start, end))
+        return torch.stack(points)
+
+    def with_solver(self, solver: Solver) -> Self:
+        """Returns the same flow, sharing its weights, with another way to integrate.
+
+        Example:
+            >>> from leapfactual import Flow, Midpoint, MLPField
+            >>> Flow(MLPField(features=2, classes=4)).with_solver(Midpoint(2)).solver
+            Midpoint(steps=2)
+        """
+        other = copy.copy(self)
+        other.solver = solver
+        return other
+
+    def _check(self, z: Tensor, c: Tensor) -> None:
+        self.check_latents(z)
+        checks.probabilities(c, len(z), self.classes, "c")
+
+    def _standard(self, z: Tensor) -> Tensor:
+        return (z - self.mean) / self.scale
+
+    def _velocity(self, c: Tensor, gamma: float = 1.0) -> Callable[[Tensor, Tensor], Tensor]:
+        def v(t: Tensor, u: Tensor) -> Tensor:
+            out: Tensor = self.field(t, u, c.to(u))
+            if out.shape != u.shape:
+                raise InputError(
+                    f"the field {type(self.field).__name__} returned {checks.shape(out)} for "
+                    f"latents {checks.shape(u)}. A velocity must have the shape of z: mend the "
+                    "field's forward."
+                )
+            return gamma * out
+
+        return v
+
+    # -- training --
+
+    def loss(
+        self,
+        z: Tensor,
+        c: Tensor,
+        coupling: Coupling = independent,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        r"""Returns the CE-CFM objective on a batch of latents, as a scalar.
+
+        Arguments:
+            z: Latents :math:`z_1` of images, with shape ``(B, D)``.
+            c: What :meth:`condition` makes of the classifier's answers on those images, with shape
+                ``(B, K)``.
+            coupling: How noise meets latents.
+            generator: The source of randomness.
+        """
+        z1 = self._standard(z)
+        z0 = coupling(self.base.sample_like(z1, generator), z1, c)
+        t = torch.rand(len(z1), 1, dtype=z1.dtype, device=z1.device, generator=generator)
+        zt = (1 - t) * z0 + t * z1
+        if self.sigma:
+            noise = torch.randn(zt.shape, dtype=zt.dtype, device=zt.device, generator=generator)
+            zt = zt + self.sigma * noise
+        return (self._velocity(c)(t[:, 0], zt) - (z1 - z0)).square().mean()
+
+    def standardise(self, z: Tensor) -> None:
+        """Makes the flow work on latents shifted and scaled by the mean and spread of ``z``.
+
+        Features that do not vary are shifted only.
+        """
+        self.check_latents(z)
+        spread = z.std(0, correction=0)
+        self.mean.copy_(z.mean(0))
+        self.scale.copy_(torch.where(spread > 1e-6 * spread.max(), spread, 1.0) / self.base.std)
+
+    # -- density --
+
+    def log_prob(
+        self,
+        z: Tensor,
+        c: Tensor,
+        *,
+        solver: Solver = RK4(20),  # noqa: B008 - frozen
+        probes: int | None = None,
+        seed: int = 0,
+    ) -> Tensor:
+        r"""Returns the log density :math:`\log p(z \mid c)` under the flow, with shape ``(B,)``.
+
+        .. math::
+            \log p_1(z \mid c) = \log q(z(0)) - \int_0^1 \operatorname{div} v(t, z(t), c) \, dt
+
+        Arguments:
+            z: Latents at :math:`t = 1`, with shape ``(B, D)``.
+            c: The condition, with shape ``(B, K)``.
+            solver: How to integrate. It is not the flow's own, so that a flow with quick leaps
+                gives the same density.
+            probes: How many random directions estimate the divergence (Hutchinson's estimator; the
+                same directions for every row). With none given, the divergence is exact up to 64
+                features and takes 16 probes beyond.
+            seed: The seed of the directions.
+        """
+        self._check(z, c)
+        if probes is None:
+            probes = 0 if self.features <= EXACT_DIVERGENCE else 16
+        directions = _directions(self.features, probes, seed).to(z)
+        v = self._velocity(c)
+
+        def augmented(t: Tensor, state: Tensor) -> Tensor:
+            u = state[:, :-1].detach().requires_grad_()
+            with torch.enable_grad():
+                out = v(t, u)
+                slopes = [
+                    (torch.autograd.grad(out, u, e.expand_as(out), retain_graph=True)[0] * e).sum(
+                        1
+                    )
+                    for e in directions
+                ]
+            divergence = torch.stack(slopes).sum(0) * (1 / probes if probes else 1)
+            return torch.cat([out.detach(), divergence[:, None]], dim=1)
+
+        state = F.pad(self._standard(z), (0, 1))
+        state = solver.integrate(augmented, state, 1.0, 0.0)
+        # Going back from 1 to 0, the last column has gathered minus the integral from 0 to 1.
+        return self.base.log_prob(state[:, :-1]) + state[:, -1] - self.scale.log().sum()
+
+    def calibrate(
+        self, z: Tensor, p: Tensor, per_class: int = 1000, batch_size: int = 1024
+    ) -> None:
+        """Learns how likely training latents are, so that :meth:`typicality` has a scale.
+
+        Arguments:
+            z: The training latents, with shape ``(N, D)``.
+            p: What the classifier says of their images, with shape ``(N, K)``.
+            per_class: How many latents of each class to look at; the first ones.
+            batch_size: How many latents at a time.
+        """
+        self.check_latents(z)
+        checks.probabilities(p, len(z), self.classes)
+        grid = torch.linspace(0, 1, QUANTILES, dtype=z.dtype, device=z.device)
+        labels = p.argmax(1)
+        for label in range(self.classes):
+            rows = (labels == label).nonzero()[:per_class, 0]
+            if len(rows):
+                scores = torch.cat(
+                    [
+                        self.log_prob(z[r], self.condition(p[r]))
+                        for r in torch.split(rows, batch_size)
+                    ]
+                )
+                self.quantiles[label] = scores.quantile(grid)
+
+    def typicality(self, z: Tensor, y: Tensor) -> Tensor:
+        """Returns the percentile of latents' density among the training latents of a class.
+
+        0 means less likely than every training latent, 50 as likely as the median one. Classes
+        that :meth:`calibrate` never saw give NaN.
+
+        Arguments:
+            z: Latents, with shape ``(B, D)``.
+            y: The class to judge each by, with shape ``(B,)``.
+        """
+        if self.quantiles.isnan().all():
+            raise InputError(
+                "this flow has no scale of typicality yet. Call flow.calibrate(z, p) with the "
+                "training latents and what the classifier says of them."
+            )
+        y = checks.targets(y, len(z), self.classes, z.device)
+        score, levels = self.log_prob(z, self.one_hot(y)), self.quantiles[y]
+        below = (levels <= score[:, None]).sum(1) - 1
+        index = below.clamp(0, QUANTILES - 2)[:, None]
+        low, high = levels.gather(1, index)[:, 0], levels.gather(1, index + 1)[:, 0]
+        within = ((score - low) / (high - low).clamp_min(torch.finfo(z.dtype).tiny)).clamp(0, 1)
+        percent = (index[:, 0] + within) * (100 / (QUANTILES - 1))
+        return torch.where(levels.isnan().any(1), math.nan, percent)
+
+    # -- keeping --
+
+    def save(self, path: str | Path) -> None:
+        """Writes weights and configuration to one safetensors file."""
+        config = {
+            "field": {"kind": type(self.field).__name__, **self.field.config()},
+            "solver": {"kind": type(self.solver).__name__, **asdict(self.solver)},  # type: ignore[call-overload]
+            "base": {"kind": type(self.base).__name__, **asdict(self.base)},  # type: ignore[call-overload]
+            "soft": self.soft,
+            "sigma": self.sigma,
+        }
+        tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
+        with atomic(path) as temporary:
+            save_file(tensors, temporary, {"format": FORMAT, "config": json.dumps(config)})
+
+    @classmethod
+    def load(cls, path: str | Path, field: VelocityField | None = None) -> Self:
+        """Reads what :meth:`save` wrote.
+
+        Arguments:
+            path: The file.
+            field: An untrained field of the right shape, needed only when the flow was saved with
+                a field of your own.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise MissingData(
+                f"there is no flow at {path}. Train one with leapfactual.fit and save it there."
+            )
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise InputError(
+                f"{path} is no whole safetensors file ({error}). Copy or save it again."
+            ) from error
+        if metadata.get("format") != FORMAT:
+            raise InputError(
+                f"{path} must hold a `{FORMAT}`, got `{metadata.get('format')}`. Load a file that "
+                f"Flow.save wrote."
+            )
+        try:
+            config = json.loads(metadata["config"])
+            flow = cls(
+                field or _build(FIELDS, config["field"]),
+                _build(SOLVERS, config["solver"]),
+                soft=config["soft"],
+                base=_build(BASES, config["base"]),
+                sigma=config["sigma"],
+            )
+            flow.to(tensors["mean"].dtype).load_state_dict(tensors)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"{path} does not describe a flow ({error}). Save it again with Flow.save."
+            ) from error
+        return flow
+
+    def extra_repr(self) -> str:
+        """Says what ``print`` shows."""
+        kind = "soft" if self.soft else "hard"
+        return f"{kind} conditions, base={self.base}, solver={self.solver}, sigma={self.sigma:g}"
+
+
+def _directions(features: int, probes: int, seed: int) -> Tensor:
+    """Returns the unit vectors, for the exact divergence, or random signs."""
+    if not probes:
+        return torch.eye(features)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 2, (probes, features), generator=generator) * 2.0 - 1.0
+
+
+def _build(kinds: dict[str, type[T]], config: dict[str, object]) -> T:
+    """Makes what ``config`` names, with the arguments it holds."""
+    arguments = dict(config)
+    kind = arguments.pop("kind")
+    if kind not in kinds:
+        raise InputError(
+            f"`{kind}` is not one of {sorted(kinds)}. For a field of your own pass field=… to "
+            f"Flow.load."
+        )
+    return kinds[str(kind)](**arguments)

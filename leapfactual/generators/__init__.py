@@ -1,0 +1,5 @@
+"""Generators: what turns images into latents and back."""
+
+from .identity import Identity
+
+__all__ = ["Identity"]

@@ -1,0 +1,107 @@
+r"""Algorithm 1: a leap takes one class out of a latent and puts another in.
+
+Two kinds of leap differ only in their step sizes. A *blending* leap takes out as much as it puts
+in, so it walks towards the target class and stands still once it is there. An *injection* leap
+puts in more than it takes out, so it goes on into the target class, to where other judges agree.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .errors import InputError
+from .flow import Flow
+
+
+def leap(
+    flow: Flow, z: Tensor, c: Tensor, c_target: Tensor, *, lift: float, land: float
+) -> Tensor:
+    r"""Takes the class :math:`c` out of :math:`z` and puts :math:`c_\text{target}` in.
+
+    Arguments:
+        flow: The flow.
+        z: Latents, with shape ``(B, D)``.
+        c: The condition that they carry, with shape ``(B, K)``.
+        c_target: The condition that they are to carry, with shape ``(B, K)``.
+        lift: The step size of lifting.
+        land: The step size of landing.
+    """
+    return flow.land(flow.lift(z, c, lift), c_target, land)
+
+
+@dataclass(frozen=True)
+class Leaps:
+    """Is a stage of a plan: ``n`` leaps with the step sizes ``lift`` and ``land``.
+
+    Build one with :func:`blend` or :func:`inject`.
+    """
+
+    n: int
+    lift: float
+    land: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 0:
+            raise InputError(f"`n` must be a whole number of leaps, at least 0, got {self.n!r}.")
+        for name in ("lift", "land"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 <= value < math.inf):
+                raise InputError(
+                    f"`{name}` must be a step size of at least 0, got {value!r}. The paper uses 0 "
+                    f"to 1.03."
+                )
+        if self.lift > self.land:
+            raise InputError(
+                f"a leap with lift={self.lift} and land={self.land} removes more than it adds. "
+                "Use blend(n, gamma) for equal step sizes or inject(n, lift=…, land=…) with lift "
+                "< land."
+            )
+
+    @property
+    def blind(self) -> bool:
+        """Whether the path does not depend on the current class, since nothing is taken out."""
+        return self.lift == 0
+
+    def moves(self, c: Tensor, c_target: Tensor) -> Tensor:
+        """Returns for which rows ``(B,)`` the next leap is not the identity.
+
+        With equal step sizes, landing undoes lifting once the condition is the target's. That is
+        where blending with hard conditions stops by itself. Soft conditions never get there
+        exactly.
+        """
+        if self.lift == self.land:
+            return (c != c_target).any(1) & (self.lift > 0)
+        return torch.ones(len(c), dtype=torch.bool, device=c.device)
+
+
+def blend(n: int, gamma: float) -> Leaps:
+    """Plans ``n`` leaps towards the target class that take out as much as they put in.
+
+    Example:
+        >>> blend(15, 0.1)
+        Leaps(n=15, lift=0.1, land=0.1)
+    """
+    stage = Leaps(n, gamma, gamma)
+    if gamma > 1:
+        raise InputError(
+            f"blend(gamma={gamma}) overshoots: 1 replaces the class outright, smaller values "
+            "blend. To go on into the target class add inject(n, lift=…, land=…)."
+        )
+    return stage
+
+
+def inject(n: int, lift: float, land: float) -> Leaps:
+    """Plans ``n`` leaps on into the target class, which put in more than they take out.
+
+    Example:
+        >>> inject(5, lift=0.0, land=0.1)
+        Leaps(n=5, lift=0.0, land=0.1)
+    """
+    if not lift < land:
+        raise InputError(
+            f"inject(lift={lift}, land={land}) does not add more than it removes. Injection needs "
+            f"lift < land."
+        )
+    return Leaps(n, lift, land)

@@ -1,0 +1,152 @@
+r"""How to integrate a velocity over time.
+
+An explicit Runge-Kutta step of size :math:`h` evaluates the velocity in :math:`s` stages,
+
+.. math::
+    k_i = v\Big(t + a_i h, \; z + a_i h \, k_{i-1}\Big), \qquad z \leftarrow z + h \sum_i b_i k_i
+    \, ,
+
+where each stage leans on the one before it, so that a solver is two short rows of numbers,
+:math:`a` and :math:`b`. That covers Euler, midpoint, Heun and the classical method of order four.
+They take the same steps for every row, so an image's result does not depend on who else is in its
+batch, and a replay is exact.
+
+:class:`Dopri5` chooses its own steps, from an error norm over the whole batch: there, batch-mates
+are tied together. It is here because the paper used it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from . import checks
+from .errors import InputError, IntegrationError, MissingExtra
+
+MOST_STEPS = 2_000
+Velocity = Callable[[Tensor, Tensor], Tensor]
+
+
+class Solver(ABC):
+    """Integrates ``dz/dt = v(t, z)`` from one time to another, in either direction."""
+
+    @abstractmethod
+    def integrate(self, v: Velocity, z: Tensor, start: float, end: float) -> Tensor:
+        """Returns where ``z`` is at time ``end`` when it was given at time ``start``.
+
+        Arguments:
+            v: The velocity, a function of a scalar time and ``z``.
+            z: The state at ``start``, with shape ``(B, D)``.
+            start: The time to start from.
+            end: The time to go to; smaller than ``start`` to go back.
+        """
+
+
+@dataclass(frozen=True)
+class FixedStep(Solver):
+    """Takes ``steps`` equal steps. See the module's docstring for ``a`` and ``b``."""
+
+    steps: int
+    order: ClassVar[int]
+    a: ClassVar[tuple[float, ...]]
+    b: ClassVar[tuple[float, ...]]
+
+    def __post_init__(self) -> None:
+        checks.positive(self.steps, "steps")
+
+    @property
+    def evaluations(self) -> int:
+        """How often one integration evaluates the velocity."""
+        return self.steps * len(self.b)
+
+    def integrate(self, v: Velocity, z: Tensor, start: float, end: float) -> Tensor:
+        """See :meth:`Solver.integrate`."""
+        h = (end - start) / self.steps
+        for n in range(self.steps):
+            t, k, step = start + n * h, z, torch.zeros_like(z)
+            for a, b in zip(self.a, self.b, strict=True):
+                k = v(z.new_tensor(t + a * h), z + a * h * k if a else z)
+                step = step + b * k if b else step
+            z = z + h * step
+        return z
+
+
+class Euler(FixedStep):
+    """Is the method of order one; for comparison."""
+
+    order, a, b = 1, (0.0,), (1.0,)
+
+
+class Midpoint(FixedStep):
+    """Is a method of order two; a few steps are often enough, and fast."""
+
+    order, a, b = 2, (0.0, 0.5), (0.0, 1.0)
+
+
+class Heun(FixedStep):
+    """Is a method of order two, also known as the explicit trapezoidal rule."""
+
+    order, a, b = 2, (0.0, 1.0), (0.5, 0.5)
+
+
+class RK4(FixedStep):
+    """Is the classical Runge-Kutta method of order four: the default."""
+
+    order, a, b = 4, (0.0, 0.5, 0.5, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)
+
+
+@dataclass(frozen=True)
+class Dopri5(Solver):
+    """Chooses its steps by the Dormand-Prince pair of orders 5 and 4, through ``torchdiffeq``.
+
+    Batch-mates share their steps, so results depend slightly on the batch.
+
+    Arguments:
+        rtol: The relative tolerance; the paper's is 1e-4.
+        atol: The absolute tolerance; the paper's is 1e-4.
+    """
+
+    rtol: float = 1e-4
+    atol: float = 1e-4
+
+    def __post_init__(self) -> None:
+        for name in ("rtol", "atol"):
+            if not getattr(self, name) > 0:
+                raise InputError(
+                    f"`{name}` must be positive, got {getattr(self, name)!r}. The paper uses 1e-4."
+                )
+
+    def integrate(self, v: Velocity, z: Tensor, start: float, end: float) -> Tensor:
+        """See :meth:`Solver.integrate`."""
+        try:
+            from torchdiffeq import odeint
+        except ImportError as error:
+            raise MissingExtra(
+                "Dopri5 needs torchdiffeq, which is not installed. Run `pip install "
+                "'leapfactual[adaptive]'`, or use RK4."
+            ) from error
+        times = z.new_tensor([start, end])
+        try:
+            path: Tensor = odeint(
+                v,
+                z,
+                times,
+                rtol=self.rtol,
+                atol=self.atol,
+                method="dopri5",
+                options={"max_num_steps": MOST_STEPS},
+            )
+        except AssertionError as error:
+            raise IntegrationError(
+                f"{self} found no step small enough ({error}): the velocity is not smooth there "
+                "or not finite. Loosen the tolerances, or use RK4 and look at the latents."
+            ) from error
+        return path[-1]
+
+
+SOLVERS: dict[str, type[Solver]] = {
+    solver.__name__: solver for solver in (Euler, Midpoint, Heun, RK4, Dopri5)
+}

@@ -1,0 +1,104 @@
+"""What every study writes: rows of numbers, and what one needs to know to get them again."""
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import fmean, stdev
+
+import torch
+
+from .. import __version__
+from ..files import atomic
+
+
+@dataclass(frozen=True)
+class Row:
+    """Is one number of a study: a metric of a method in a setting, over several runs.
+
+    Arguments:
+        setting: What was done.
+        method: By which method.
+        metric: What was measured.
+        mean: The mean over the runs.
+        sem: The standard error of that mean; none for a single run.
+        runs: How many runs there were.
+        paper: The paper's number, where it has one.
+    """
+
+    setting: str
+    method: str
+    metric: str
+    mean: float
+    sem: float | None
+    runs: int
+    paper: float | None = None
+
+
+def row(
+    setting: str, method: str, metric: str, values: Sequence[float], paper: float | None = None
+) -> Row:
+    """Makes a row of the values of several runs.
+
+    Example:
+        >>> row("toy", "ours", "alpha", [1.0, 2.0, 3.0]).mean
+        2.0
+    """
+    runs = len(values)
+    sem = stdev(values) / runs**0.5 if runs > 1 else None
+    return Row(setting, method, metric, fmean(values), sem, runs, paper)
+
+
+def hardware() -> str:
+    """Names the machine that the numbers come from."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()} CPU, {os.cpu_count()} cores"
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of what the numbers depend on."""
+    found = {"python": platform.python_version(), "leapfactual": __version__}
+    for package in ("torch", "numpy", "torchdiffeq"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def write(path: Path, rows: Sequence[Row], *, seed: int, command: str) -> None:
+    """Writes the rows as JSON, with seed, command, hardware and versions."""
+    content = {
+        "rows": [asdict(r) for r in rows],
+        "seed": seed,
+        "command": command,
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Writes the rows as a Markdown table.
+
+    Example:
+        >>> print(markdown([Row("toy", "ours", "alpha", 0.7, 0.01, 5)]))
+        | setting | method | metric | ours | paper |
+        |---|---|---|---|---|
+        | toy | ours | alpha | 0.7000 ± 0.0100 | |
+    """
+    lines = ["| setting | method | metric | ours | paper |", "|---|---|---|---|---|"]
+    for r in rows:
+        paper = "" if r.paper is None else f"{r.paper:.4f} "
+        lines.append(f"| {r.setting} | {r.method} | {r.metric} | {number(r)} | {paper}|")
+    return "\n".join(lines)
+
+
+def number(r: Row) -> str:
+    """Writes mean and standard error."""
+    return f"{r.mean:.4f}" + (f" ± {r.sem:.4f}" if r.sem is not None else "")

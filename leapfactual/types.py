@@ -1,0 +1,43 @@
+"""The vocabulary: what people bring, and what the letters mean.
+
+=====  ===========================================================  =============================
+letter meaning                                                      shape
+=====  ===========================================================  =============================
+``x``  images in [0, 1], or plain rows of numbers                   ``(B, C, H, W)`` or ``(B, D)``
+``z``  latents; at t = 1 they carry the class, at t = 0 they do not ``(B, D)``
+``y``  integer labels                                               ``(B,)``
+``p``  class probabilities as the classifier gave them              ``(B, K)``
+``c``  the condition that the flow sees, hard or soft               ``(B, K)``
+``t``  time in [0, 1]                                               ``()`` or ``(B,)``
+``v``  velocity                                                     as ``z``
+=====  ===========================================================  =============================
+
+Generators and classifiers are protocols: anything with the right methods will do, and nobody has
+to inherit from us.
+"""
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """Turns images into latents and latents into images, row by row."""
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Returns the latents ``(B, D)`` of the images ``x``."""
+        ...
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Returns the images of the latents ``z``."""
+        ...
+
+
+@runtime_checkable
+class Classifier(Protocol):
+    """Answers with class probabilities. It is only ever asked, never differentiated."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns one row of probabilities ``(B, K)`` for each image in ``x``."""
+        ...

@@ -1,0 +1,58 @@
+import pytest
+import torch
+
+import leapfactual as lf
+from leapfactual.errors import InputError
+from leapfactual.generators import Identity
+from leapfactual.testing import GaussianOracle
+
+ORACLE = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), 0.5)
+
+
+def made(keep_path=True, n=3):
+    z, _ = ORACLE.sample(n)
+    plan = [lf.blend(15, 0.1), lf.inject(2, 0.0, 0.1)]
+    return lf.LeapFactual(
+        Identity(), ORACLE.classifier, ORACLE.flow(), plan, keep_path=keep_path
+    ).explain(z, 1)
+
+
+def test_margin_by_hand():
+    found = made()
+    object.__setattr__(found, "probabilities", torch.tensor([[0.3, 0.7]] * 3 + [[0.9, 0.1]] * 3))
+    assert found.margin.tolist() == pytest.approx([0.4] * 3 + [-0.8] * 3)
+
+
+def test_parts_and_whole():
+    found = made()
+    again = lf.Explanation.cat([found[:2], found[torch.tensor([2, 3])], found[4], found[-1]])
+    assert torch.equal(again.z_counterfactual, found.z_counterfactual)
+    assert torch.equal(again.path.z, found.path.z)
+    assert again.status == found.status
+    assert len(found[0]) == 1
+
+
+def test_cat_refuses_what_does_not_belong_together():
+    with pytest.raises(InputError, match="at least one explanation"):
+        lf.Explanation.cat([])
+    with pytest.raises(InputError, match="some do not"):
+        lf.Explanation.cat([made(True), made(False)])
+
+
+def test_print_is_useful():
+    assert str(made()) == "Explanation(6 images to class 1: 6 valid, median 2 leaps)"
+    assert str(made()[0]).startswith("Explanation(1 image to class 1")
+
+
+def test_every_image_has_a_reason():
+    found = made()
+    assert len(found.reason) == 6
+    assert found.reason[0].startswith("from class 0 to 1 at leap ")
+    assert found.reason[-1].startswith("class 1 from the start")
+
+
+def test_it_is_frozen_and_moves_between_devices():
+    found = made()
+    with pytest.raises(AttributeError):
+        found.label = found.target
+    assert found.to("cpu").x.device.type == "cpu"

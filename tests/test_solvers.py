@@ -1,0 +1,115 @@
+"""Solvers against ODEs with exact answers, in both directions."""
+
+import math
+import sys
+
+import pytest
+import torch
+
+import leapfactual as lf
+from leapfactual.errors import InputError, IntegrationError, MissingExtra
+from leapfactual.solvers import SOLVERS, FixedStep
+
+FIXED = [lf.Euler, lf.Midpoint, lf.Heun, lf.RK4]
+
+
+class Growth:
+    """dz/dt = cos(t) z, whose answer is z(0) exp(sin t)."""
+
+    @staticmethod
+    def v(t, z):
+        return torch.cos(t) * z
+
+    @staticmethod
+    def exact(z, start, end):
+        return z * math.exp(math.sin(end) - math.sin(start))
+
+
+class Rotation:
+    """dz/dt = 2 J z turns by the angle 2 (end - start)."""
+
+    @staticmethod
+    def v(t, z):
+        return 2 * torch.stack([-z[:, 1], z[:, 0]], dim=1)
+
+    @staticmethod
+    def exact(z, start, end):
+        a = 2 * (end - start)
+        turn = torch.tensor(
+            [[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]], dtype=z.dtype
+        )
+        return z @ turn.T
+
+
+PROBLEMS = [Growth, Rotation]
+Z = torch.tensor([[1.0, -0.5], [0.3, 2.0], [-1.2, 0.1]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(("start", "end"), [(0.0, 1.0), (1.0, 0.0), (0.2, 0.9)])
+@pytest.mark.parametrize(
+    "solver", [lf.Midpoint(1000), lf.Heun(1000), lf.RK4(40), lf.Dopri5(1e-8, 1e-8)]
+)
+def test_agrees_with_the_exact_answer(problem, solver, start, end):
+    z = solver.integrate(problem.v, Z, start, end)
+    torch.testing.assert_close(z, problem.exact(Z, start, end), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("kind", FIXED)
+@pytest.mark.parametrize(("start", "end"), [(0.0, 1.0), (1.0, 0.0)])
+def test_observed_order_of_convergence(problem, kind, start, end):
+    def error(steps):
+        return (
+            kind(steps).integrate(problem.v, Z, start, end) - problem.exact(Z, start, end)
+        ).norm()
+
+    observed = math.log2(error(20) / error(40))
+    assert observed == pytest.approx(kind.order, abs=0.25)
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-5, 1e-7])
+def test_dopri5_keeps_its_tolerance(tolerance):
+    z = lf.Dopri5(tolerance, tolerance).integrate(Rotation.v, Z, 0.0, 1.0)
+    assert (z - Rotation.exact(Z, 0, 1)).abs().max() < 20 * tolerance
+
+
+@pytest.mark.parametrize("kind", FIXED)
+def test_rows_do_not_depend_on_batch_mates(kind):
+    whole = kind(7).integrate(Growth.v, Z, 1.0, 0.0)
+    alone = torch.cat([kind(7).integrate(Growth.v, row[None], 1.0, 0.0) for row in Z])
+    assert torch.equal(whole, alone)
+
+
+@pytest.mark.parametrize("kind", FIXED)
+def test_counts_its_evaluations(kind):
+    calls = []
+    kind(5).integrate(lambda t, z: calls.append(t) or z, Z, 0.0, 1.0)
+    assert len(calls) == kind(5).evaluations
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.5, True])
+def test_wrong_steps_are_named(steps):
+    with pytest.raises(InputError, match=rf"`steps` must be a whole number .* got {steps}"):
+        lf.RK4(steps)
+
+
+def test_wrong_tolerances_are_named():
+    with pytest.raises(InputError, match="`atol` must be positive, got 0"):
+        lf.Dopri5(1e-4, 0)
+
+
+def test_dopri5_says_when_it_cannot_go_on():
+    with pytest.raises(IntegrationError, match="found no step small enough"):
+        lf.Dopri5().integrate(lambda t, z: z / (t - 0.5) ** 3, Z, 0.0, 1.0)
+
+
+def test_dopri5_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchdiffeq", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'leapfactual\[adaptive\]'"):
+        lf.Dopri5().integrate(Growth.v, Z, 0.0, 1.0)
+
+
+def test_every_solver_can_be_named():
+    assert set(SOLVERS) == {"Euler", "Midpoint", "Heun", "RK4", "Dopri5"}
+    assert all(issubclass(kind, FixedStep) for kind in FIXED)

@@ -1,0 +1,118 @@
+"""Each recipe from end to end, at a small size."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+import leapfactual as lf
+from leapfactual.bases import Uniform
+from leapfactual.errors import MissingExtra
+from leapfactual.studies import results, squares
+
+
+def quiet(done, message):
+    pass
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return lf.Flow(squares.SquaresField(), lf.RK4(200), base=Uniform())
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    out = tmp_path_factory.mktemp("squares")
+    rows = squares.run(out, squares.Settings(steps=3000, runs=2), "test", quiet)
+    return out, {(r.setting, r.method, r.metric): r for r in rows}
+
+
+def test_the_exact_velocity_keeps_the_relative_position(exact):
+    shift, reached = squares.replacement(exact)
+    assert shift < 1e-3
+    assert reached > 0.999
+
+
+def test_the_exact_velocity_has_the_papers_coefficients(exact):
+    assert squares.blending(exact, 1.0) == pytest.approx((0, 0), abs=1e-3)
+    assert squares.injection(exact, 1.0) == pytest.approx((0.5, 0), abs=1e-3)
+
+
+def test_the_exact_velocity_is_the_mean_over_pairs():
+    """Monte Carlo: among pairs that pass near z at time t, the mean of z1 - z0 is the velocity."""
+    t, z = 0.7, torch.tensor([[0.1, -0.05]])
+    z0 = Uniform().sample_like(torch.empty(400_000, 2))
+    z1 = 0.25 + 0.5 * Uniform().sample_like(z0)
+    near = ((1 - t) * z0 + t * z1 - z).abs().max(1).values < 0.02
+    v = squares.SquaresField()(torch.tensor(t), z, torch.eye(4)[3:])
+    torch.testing.assert_close((z1 - z0)[near].mean(0), v[0], rtol=0, atol=0.02)
+
+
+def test_the_trained_flow_is_near_the_exact_one(study):
+    _, rows = study
+    assert rows["replacement, 1 / 1", "trained flow", "shift of r, in sides"].mean < 0.1
+    assert rows["replacement, 1 / 1", "trained flow", "target reached"].mean > 0.8
+    assert rows["blending, 1 / 1", "trained flow", "alpha"].mean == pytest.approx(0, abs=0.1)
+    assert rows["injection, 0 / 1", "trained flow", "alpha"].mean == pytest.approx(0.5, abs=0.1)
+    assert rows["path, 8 × 0.1 / 0.1, 3 × 0 / 0.1", "trained flow", "target reached"].mean > 0.95
+    alphas = [
+        rows[f"blending, {g:g} / {g:g}", "trained flow", "alpha"].mean for g in squares.GAMMAS
+    ]
+    assert alphas == sorted(alphas, reverse=True), "a larger step leaves less of the source"
+
+
+def test_the_study_writes_its_numbers(study):
+    out, rows = study
+    written = json.loads((out / "squares.json").read_text())
+    assert set(written) == {"rows", "seed", "command", "hardware", "versions"}
+    assert set(written["rows"][0]) == {
+        "setting",
+        "method",
+        "metric",
+        "mean",
+        "sem",
+        "runs",
+        "paper",
+    }
+    assert len(written["rows"]) == len(rows)
+    assert {p.name for p in out.iterdir()} == {
+        "squares.json",
+        "squares.md",
+        "squares.png",
+        "alphas.png",
+        "squares.safetensors",
+    }
+    assert lf.Flow.load(out / "squares.safetensors").base == Uniform()
+
+
+def test_an_interrupted_study_goes_on(study, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(done, message):
+        if done > 0.4:
+            raise Stop
+
+    settings = squares.Settings(steps=3000, runs=2)
+    with pytest.raises(Stop):
+        squares.run(tmp_path, settings, "test", stop)
+    steps = []
+    rows = squares.run(tmp_path, settings, "test", lambda done, message: steps.append(done))
+    assert min(steps) > 0.4
+    assert [r.mean for r in rows] == [r.mean for r in study[1].values()]
+
+
+def test_says_what_to_install_before_any_work(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'leapfactual\[plot\]'"):
+        squares.run(tmp_path / "out", squares.QUICK, "test", quiet)
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_have_mean_and_standard_error():
+    row = results.row("s", "m", "x", [1.0, 2.0, 3.0], paper=1.5)
+    assert (row.mean, row.runs, row.paper) == (2.0, 3, 1.5)
+    assert row.sem == pytest.approx(1 / 3**0.5)
+    assert results.row("s", "m", "x", [1.0]).sem is None
+    assert "| 2.0000 ± 0.5774 | 1.5000 |" in results.markdown([row])
