@@ -1,9 +1,14 @@
-"""Writing so that nothing is ever half-written: to a temporary name first, then renamed."""
+"""Files: written to a temporary name first and then renamed, read without unpickling."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .errors import InputError
 
 
 @contextmanager
@@ -28,3 +33,25 @@ def atomic(path: str | Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_safetensors(
+    path: str | Path, wanted: str, remedy: str
+) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Returns the metadata and the tensors of a safetensors file.
+
+    Arguments:
+        path: The file.
+        wanted: The format that its metadata must name.
+        remedy: What to do when it is not whole or not of that format.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != wanted:
+                raise InputError(
+                    f"{path} must be a `{wanted}`, got `{metadata.get('format')}`. {remedy}"
+                )
+            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is no whole safetensors file ({error}). {remedy}") from error

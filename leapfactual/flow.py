@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -32,7 +31,7 @@ from .bases import BASES, Base, Gaussian
 from .couplings import Coupling, independent
 from .errors import InputError, IntegrationError, MissingData
 from .fields import FIELDS, VelocityField
-from .files import atomic
+from .files import atomic, read_safetensors
 from .solvers import RK4, SOLVERS, Solver
 
 EXACT_DIVERGENCE = 64
@@ -385,19 +384,7 @@ class Flow(nn.Module):
             raise MissingData(
                 f"there is no flow at {path}. Train one with leapfactual.fit and save it there."
             )
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise InputError(
-                f"{path} is no whole safetensors file ({error}). Copy or save it again."
-            ) from error
-        if metadata.get("format") != FORMAT:
-            raise InputError(
-                f"{path} must hold a `{FORMAT}`, got `{metadata.get('format')}`. Load a file that "
-                f"Flow.save wrote."
-            )
+        metadata, tensors = read_safetensors(path, FORMAT, "Copy it again, or save it again.")
         try:
             config = json.loads(metadata["config"])
             flow = cls(

@@ -1,12 +1,6 @@
-"""From images to a trained flow: embed once, then fit on latents and answers alone.
-
-The randomness of an epoch is drawn from the seed and the epoch's number, and from nothing else. A
-checkpoint therefore needs no generator states, and a training that was interrupted and resumed
-ends at the very weights of one that was not.
-"""
+"""From images to a trained flow: embed once, then fit on latents and answers alone."""
 
 import hashlib
-import json
 import math
 import time
 import warnings
@@ -15,18 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from . import checks
+from .checkpoints import Training, epoch_generator
 from .couplings import COUPLINGS
 from .errors import InputError, TrainingError
-from .files import atomic
 from .flow import Flow
 from .types import Classifier, Generator
 
-FORMAT = "leapfactual checkpoint 1"
 OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 SCHEDULES = ("constant", "cosine")
 
@@ -219,132 +210,58 @@ def fit(
             "Training will be poor; pass standardise=True.",
             stacklevel=2,
         )
-    state = _State(flow, settings, _fingerprint(z, p))
+    optimiser_ = OPTIMISERS[optimiser](
+        flow.field.parameters(), lr=learning_rate, weight_decay=weight_decay
+    )
+    training = Training(
+        settings=asdict(settings),
+        data=_fingerprint(z, p),
+        modules={"field": flow.field},
+        optimisers={"field": optimiser_},
+        ema=ema,
+    )
     if checkpoint is not None and Path(checkpoint).exists():
-        state.read(Path(checkpoint))
+        training.read(Path(checkpoint))
     started = time.perf_counter()
     flow.train()
     try:
-        for epoch in range(len(state.losses), epochs):
-            state.losses.append(_train_epoch(state, z, c, epoch))
+        for epoch in range(len(training.losses), epochs):
+            training.losses.append(_train_epoch(flow, training, settings, z, c, epoch))
             if checkpoint is not None:
-                state.write(Path(checkpoint))
+                training.write(Path(checkpoint))
             if on_epoch is not None:
-                on_epoch(Epoch(epoch + 1, epochs, state.losses[-1], time.perf_counter() - started))
+                seconds = time.perf_counter() - started
+                on_epoch(Epoch(epoch + 1, epochs, training.losses[-1], seconds))
     finally:
         flow.eval()
-    state.finish()
-    return list(state.losses)
+    training.finish()
+    return list(training.losses)
 
 
-class _State:
-    """Holds everything that changes in training, and puts it on disk and back."""
-
-    def __init__(self, flow: Flow, settings: _Settings, data: str) -> None:
-        self.flow, self.settings, self.data = flow, settings, data
-        self.parameters = dict(flow.field.named_parameters())
-        self.averages = (
-            {k: v.detach().clone() for k, v in self.parameters.items()} if settings.ema else {}
-        )
-        self.optimiser = OPTIMISERS[settings.optimiser](
-            self.parameters.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
-        self.losses: list[float] = []
-
-    @torch.no_grad()
-    def average(self) -> None:
-        for name, mean in self.averages.items():
-            mean.lerp_(self.parameters[name], 1 - self.settings.ema)
-
-    @torch.no_grad()
-    def finish(self) -> None:
-        for name, mean in self.averages.items():
-            self.parameters[name].copy_(mean)
-
-    def write(self, path: Path) -> None:
-        tensors = {f"flow.{k}": v.contiguous() for k, v in self.flow.state_dict().items()}
-        tensors |= {f"ema.{k}": v for k, v in self.averages.items()}
-        for name, parameter in self.parameters.items():
-            for key, value in self.optimiser.state[parameter].items():
-                tensors[f"optimiser.{key}.{name}"] = value
-        metadata = {
-            "format": FORMAT,
-            "settings": json.dumps(asdict(self.settings)),
-            "data": self.data,
-            "losses": json.dumps(self.losses),
-        }
-        with atomic(path) as temporary:
-            save_file(tensors, temporary, metadata)
-
-    def read(self, path: Path) -> None:
-        try:
-            with safe_open(path, framework="pt", device=str(self.flow.mean.device)) as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise InputError(
-                f"the checkpoint {path} is no whole safetensors file ({error}). Delete it to "
-                f"start anew."
-            ) from error
-        if metadata.get("format") != FORMAT:
-            raise InputError(
-                f"{path} must be a `{FORMAT}`, got `{metadata.get('format')}`. Give another path "
-                f"for the checkpoint."
-            )
-        self._compare(path, json.loads(metadata["settings"]), metadata["data"])
-        self.losses = json.loads(metadata["losses"])
-        parts: dict[str, dict[str, Tensor]] = {"flow": {}, "ema": {}, "optimiser": {}}
-        for name, value in tensors.items():
-            part, _, rest = name.partition(".")
-            parts[part][rest] = value
-        self.flow.load_state_dict(parts["flow"])
-        self.averages = parts["ema"]
-        for name, value in parts["optimiser"].items():
-            key, _, parameter = name.partition(".")
-            # Adam counts its steps on the CPU, whatever the device of the weights.
-            self.optimiser.state[self.parameters[parameter]][key] = (
-                value.cpu() if key == "step" else value
-            )
-
-    def _compare(self, path: Path, settings: dict[str, object], data: str) -> None:
-        differ = [k for k, v in asdict(self.settings).items() if settings.get(k) != v]
-        if differ:
-            old, new = (
-                {k: settings.get(k) for k in differ},
-                {k: asdict(self.settings)[k] for k in differ},
-            )
-            raise InputError(
-                f"the checkpoint {path} was written with {old}, but this call has {new}. "
-                "Resume with the same settings, or delete the checkpoint to start anew."
-            )
-        if data != self.data:
-            raise InputError(
-                f"the checkpoint {path} was written for other latents or answers. "
-                "Resume with the same data, or delete the checkpoint to start anew."
-            )
-
-
-def _train_epoch(state: _State, z: Tensor, c: Tensor, epoch: int) -> float:
+def _train_epoch(
+    flow: Flow, training: Training, settings: _Settings, z: Tensor, c: Tensor, epoch: int
+) -> float:
     """Takes the steps of one epoch and returns the mean loss, asking the device for it once."""
-    settings, n = state.settings, len(z)
-    generator = torch.Generator(z.device).manual_seed(_epoch_seed(settings.seed, epoch))
+    generator = epoch_generator(settings.seed, epoch, z.device)
     order = _order(c, settings.balanced, generator)
     batches = torch.split(order, settings.batch_size)
     total = torch.zeros((), device=z.device)
+    optimiser = training.optimisers["field"]
     for step, rows in enumerate(batches, epoch * len(batches)):
-        for group in state.optimiser.param_groups:
+        for group in optimiser.param_groups:
             group["lr"] = settings.rate(step, settings.epochs * len(batches))
-        state.optimiser.zero_grad(set_to_none=True)
-        loss = state.flow.loss(z[rows], c[rows], COUPLINGS[settings.coupling], generator)
+        optimiser.zero_grad(set_to_none=True)
+        loss = flow.loss(z[rows], c[rows], COUPLINGS[settings.coupling], generator)
         loss.backward()  # type: ignore[no-untyped-call]
-        state.optimiser.step()
-        state.average()
+        optimiser.step()
+        training.average()
         total += loss.detach() * len(rows)
-    mean = total.item() / n
+    mean = total.item() / len(z)
     if not math.isfinite(mean):
         raise TrainingError(
             f"training diverged in epoch {epoch + 1}: the loss is {mean}. Lower learning_rate "
-            f"(now {settings.learning_rate:g}), or pass standardise=True if the latents are large."
+            f"(now {settings.learning_rate:g}), or pass standardise=True if the latents are "
+            "large."
         )
     return mean
 
@@ -356,11 +273,6 @@ def _order(c: Tensor, balanced: bool, generator: torch.Generator) -> Tensor:
     labels = c.argmax(1)
     weights = 1 / labels.bincount(minlength=c.shape[1])[labels].double()
     return torch.multinomial(weights, len(c), replacement=True, generator=generator)
-
-
-def _epoch_seed(seed: int, epoch: int) -> int:
-    digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
-    return int.from_bytes(digest[:7], "big")
 
 
 def _fingerprint(z: Tensor, p: Tensor) -> str:

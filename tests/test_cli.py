@@ -87,7 +87,8 @@ def test_a_known_error_is_one_line_and_an_unknown_one_keeps_its_traceback(tmp_pa
     assert known.returncode == 1
     lines = [line for line in known.stderr.splitlines() if "Error" in line]
     assert len(lines) == 1
-    assert lines[0].startswith("InputError: the checkpoint")
+    assert lines[0].startswith("InputError: ")
+    assert "Delete it to start anew." in lines[0]
     assert "Traceback" not in known.stderr
 
     code = "import leapfactual.cli as c; c.app = lambda: 1 / 0; c.main()"

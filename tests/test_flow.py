@@ -243,7 +243,7 @@ def test_damaged_files_are_refused(tmp_path):
     path.write_bytes(whole)
     tensors = load_file(path)
     save_file(tensors, path)
-    with pytest.raises(InputError, match="must hold a `leapfactual flow 1`, got `None`"):
+    with pytest.raises(InputError, match="must be a `leapfactual flow 1`, got `None`"):
         lf.Flow.load(path)
     config = {
         "field": {"kind": "MLPField", "features": 3, "classes": 5},

@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "leapfactual"
 LAYERS = [
-    {"errors", "types", "files", "checks"},
+    {"errors", "types"},
+    {"files", "checks"},
+    {"checkpoints"},
     {"solvers", "bases", "fields", "couplings", "generators", "classifiers"},
     {"data"},
     {"flow"},
@@ -19,7 +21,7 @@ LAYERS = [
     {"cli"},
 ]
 RANK = {name: n for n, layer in enumerate(LAYERS) for name in layer}
-PARTS = LAYERS[1]
+PARTS = LAYERS[3]
 
 
 def imported(path):

@@ -1,0 +1,130 @@
+"""Checkpoints: everything that changes in a training, in one safetensors file.
+
+The randomness of an epoch is drawn from the seed and the epoch's number, and from nothing else. A
+checkpoint therefore needs no generator states, and a training that was interrupted and resumed
+ends at the very weights of one that was not.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .errors import InputError
+from .files import atomic, read_safetensors
+
+FORMAT = "leapfactual checkpoint 1"
+
+
+def epoch_generator(seed: int, epoch: int, device: torch.device) -> torch.Generator:
+    """Returns the source of randomness of one epoch."""
+    digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+@dataclass
+class Training:
+    """Is the state of a training: modules, their optimisers, running averages, losses so far.
+
+    Arguments:
+        settings: What the training was called with; a checkpoint of other settings is refused.
+        data: A fingerprint of what it is trained on; likewise.
+        modules: The modules that change, by name.
+        optimisers: The optimiser of each module that has one, by the module's name.
+        ema: The decay of an exponential moving average of the first module's weights; 0 for none.
+    """
+
+    settings: Mapping[str, object]
+    data: str
+    modules: dict[str, nn.Module]
+    optimisers: dict[str, Optimizer]
+    ema: float = 0.0
+    losses: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        weights = dict(next(iter(self.modules.values())).named_parameters())
+        self.weights = weights
+        self.averages = {k: v.detach().clone() for k, v in weights.items()} if self.ema else {}
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """Moves the running averages a step towards the weights."""
+        if self.averages:
+            torch._foreach_lerp_(
+                list(self.averages.values()), list(self.weights.values()), 1 - self.ema
+            )
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Makes the running averages the weights."""
+        for name, mean in self.averages.items():
+            self.weights[name].copy_(mean)
+
+    def write(self, path: Path) -> None:
+        """Writes the state to ``path``."""
+        tensors = {f"ema/{name}": mean for name, mean in self.averages.items()}
+        for name, module in self.modules.items():
+            for key, value in module.state_dict().items():
+                tensors[f"module/{name}/{key}"] = value.contiguous()
+        for name, optimiser in self.optimisers.items():
+            for key, parameter in self.modules[name].named_parameters():
+                for slot, value in optimiser.state[parameter].items():
+                    tensors[f"optimiser/{name}/{slot}/{key}"] = value
+        metadata = {
+            "format": FORMAT,
+            "settings": json.dumps(dict(self.settings)),
+            "data": self.data,
+            "losses": json.dumps(self.losses),
+        }
+        with atomic(path) as temporary:
+            save_file(tensors, temporary, metadata)
+
+    def read(self, path: Path) -> None:
+        """Takes up the state that :meth:`write` left at ``path``."""
+        metadata, tensors = read_safetensors(path, FORMAT, "Delete it to start anew.")
+        self._compare(path, metadata)
+        try:
+            self.losses = [float(loss) for loss in json.loads(metadata["losses"])]
+            for name, mean in self.averages.items():
+                mean.copy_(tensors[f"ema/{name}"])
+            for name, module in self.modules.items():
+                module.load_state_dict(_below(tensors, f"module/{name}/"))
+            for name, optimiser in self.optimisers.items():
+                parameters = dict(self.modules[name].named_parameters())
+                for key, value in _below(tensors, f"optimiser/{name}/").items():
+                    slot, _, parameter = key.partition("/")
+                    owner = parameters[parameter]
+                    # Adam counts its steps on the CPU, whatever the device of the weights.
+                    device = "cpu" if slot == "step" else owner.device
+                    optimiser.state[owner][slot] = value.to(device)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"the checkpoint {path} does not fit this training ({error}). Delete it to start "
+                "anew."
+            ) from error
+
+    def _compare(self, path: Path, metadata: dict[str, str]) -> None:
+        written = json.loads(metadata.get("settings", "{}"))
+        current = json.loads(json.dumps(dict(self.settings)))
+        differ = [key for key in current if written.get(key) != current[key]]
+        if differ:
+            old, new = ({k: s.get(k) for k in differ} for s in (written, current))
+            raise InputError(
+                f"the checkpoint {path} was written with {old}, but this call has {new}. "
+                "Resume with the same settings, or delete the checkpoint to start anew."
+            )
+        if metadata.get("data") != self.data:
+            raise InputError(
+                f"the checkpoint {path} was written for other data. "
+                "Resume with the same data, or delete the checkpoint to start anew."
+            )
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
