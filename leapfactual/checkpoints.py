@@ -20,12 +20,23 @@ from .errors import InputError
 from .files import atomic, read_safetensors
 
 FORMAT = "leapfactual checkpoint 1"
+ADAM = ("step", "exp_avg", "exp_avg_sq")
 
 
 def epoch_generator(seed: int, epoch: int, device: torch.device) -> torch.Generator:
     """Returns the source of randomness of one epoch."""
     digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Is what is known after an epoch: its number, of how many, mean loss, seconds so far."""
+
+    number: int
+    of: int
+    loss: float
+    seconds: float
 
 
 @dataclass
@@ -88,29 +99,29 @@ class Training:
     def read(self, path: Path) -> None:
         """Takes up the state that :meth:`write` left at ``path``."""
         metadata, tensors = read_safetensors(path, FORMAT, "Delete it to start anew.")
-        self._compare(path, metadata)
         try:
+            self._compare(path, json.loads(metadata["settings"]), metadata["data"])
             self.losses = [float(loss) for loss in json.loads(metadata["losses"])]
             for name, mean in self.averages.items():
                 mean.copy_(tensors[f"ema/{name}"])
             for name, module in self.modules.items():
                 module.load_state_dict(_below(tensors, f"module/{name}/"))
             for name, optimiser in self.optimisers.items():
-                parameters = dict(self.modules[name].named_parameters())
-                for key, value in _below(tensors, f"optimiser/{name}/").items():
-                    slot, _, parameter = key.partition("/")
-                    owner = parameters[parameter]
-                    # Adam counts its steps on the CPU, whatever the device of the weights.
-                    device = "cpu" if slot == "step" else owner.device
-                    optimiser.state[owner][slot] = value.to(device)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                for key, parameter in self.modules[name].named_parameters():
+                    for slot in ADAM:
+                        value = tensors[f"optimiser/{name}/{slot}/{key}"]
+                        # Adam counts its steps on the CPU, whatever the device of the weights.
+                        device = "cpu" if slot == "step" else parameter.device
+                        optimiser.state[parameter][slot] = value.to(device)
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InputError(
                 f"the checkpoint {path} does not fit this training ({error}). Delete it to start "
                 "anew."
             ) from error
 
-    def _compare(self, path: Path, metadata: dict[str, str]) -> None:
-        written = json.loads(metadata.get("settings", "{}"))
+    def _compare(self, path: Path, written: dict[str, object], data: str) -> None:
         current = json.loads(json.dumps(dict(self.settings)))
         differ = [key for key in current if written.get(key) != current[key]]
         if differ:
@@ -119,7 +130,7 @@ class Training:
                 f"the checkpoint {path} was written with {old}, but this call has {new}. "
                 "Resume with the same settings, or delete the checkpoint to start anew."
             )
-        if metadata.get("data") != self.data:
+        if data != self.data:
             raise InputError(
                 f"the checkpoint {path} was written for other data. "
                 "Resume with the same data, or delete the checkpoint to start anew."

@@ -1,11 +1,14 @@
 """Checks at the public edge, with errors that say what to do."""
 
+import operator
+
 import torch
 from torch import Tensor
 
 from .errors import InputError
 
-SIMPLEX_TOLERANCE = 1e-3
+# Wide enough for rows that a half-precision softmax gave.
+SIMPLEX_TOLERANCE = 1e-2
 
 
 def shape(x: Tensor) -> str:
@@ -29,7 +32,8 @@ def images(x: Tensor, name: str = "x") -> None:
     if not isinstance(x, Tensor):
         raise InputError(
             f"`{name}` must be a torch tensor of images (B, C, H, W) or of rows (B, D), "
-            f"got {type(x).__name__}. Convert it first, for example with torch.as_tensor."
+            f"got {type(x).__name__}. Convert arrays with torch.as_tensor; of a loader of pairs "
+            "pass (x for x, _ in loader)."
         )
     if x.ndim not in (2, 4):
         raise InputError(
@@ -40,10 +44,12 @@ def images(x: Tensor, name: str = "x") -> None:
         raise InputError(
             f"`{name}` must be floating point, got {x.dtype}. For 8-bit images: x.float() / 255."
         )
+    if len(x) and not x.numel():
+        raise InputError(f"`{name}` must hold images of at least one pixel, got {shape(x)}.")
     finite(x, name)
     if x.ndim == 4 and len(x) and (x.min() < 0 or x.max() > 1):
         raise InputError(
-            f"`{name}` must be images in [0, 1], got values in [{x.min():.2f}, {x.max():.2f}]. "
+            f"`{name}` must be images in [0, 1], got values in [{x.min():.7g}, {x.max():.7g}]. "
             "Rescale them, and rescale inside your generator if it works in another range."
         )
 
@@ -64,13 +70,13 @@ def latents(z: Tensor, features: int, name: str = "z") -> None:
     finite(z, name)
 
 
-def one_row_each(out: Tensor, given: Tensor, verb: str) -> None:
-    """Wants as many rows out of a generator as went in."""
-    if not isinstance(out, Tensor) or len(out) != len(given):
+def one_row_each(out: Tensor, given: Tensor, what: str) -> None:
+    """Wants as many rows out of a generator or a classifier as went in."""
+    if not isinstance(out, Tensor) or out.ndim < 1 or len(out) != len(given):
         got = shape(out) if isinstance(out, Tensor) else type(out).__name__
         raise InputError(
-            f"the generator must {verb} {len(given)} rows to as many, got {got}. "
-            "Check it with leapfactual.testing.check_generator."
+            f"{what} must give one row for each of {len(given)}, got {got}. "
+            "Check it with leapfactual.testing."
         )
 
 
@@ -80,7 +86,7 @@ def probabilities(p: Tensor, rows: int, classes: int, name: str = "p") -> None:
         got = p.dtype if isinstance(p, Tensor) else type(p).__name__
         raise InputError(
             f"`{name}` must be floating-point probabilities of shape ({rows}, {classes}), got "
-            f"{got}. For a classifier that gives labels only use "
+            f"{got}. For arrays use leapfactual.classifiers.from_probabilities, for labels "
             "leapfactual.classifiers.from_labels."
         )
     if p.shape != (rows, classes):
@@ -101,16 +107,20 @@ def probabilities(p: Tensor, rows: int, classes: int, name: str = "p") -> None:
 
 def targets(target: int | Tensor, rows: int, classes: int, device: torch.device) -> Tensor:
     """Returns one target class per image, from one class or one per image."""
-    if isinstance(target, bool) or not isinstance(target, int | Tensor):
+    if not isinstance(target, Tensor):
+        try:
+            target = torch.tensor(whole(target, "target"))
+        except (InputError, RuntimeError) as error:
+            raise InputError(
+                f"`target` must be a class number or a tensor of them, got {target!r}. This flow "
+                f"knows {classes} classes, 0 to {classes - 1}. Convert arrays with "
+                "torch.as_tensor."
+            ) from error
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise InputError(
-            f"`target` must be a class number or a tensor of them, got {target!r}. "
-            f"This flow knows {classes} classes, 0 to {classes - 1}."
+            f"`target` must hold whole class numbers, got {target.dtype}. Convert it with .long()."
         )
-    y = torch.as_tensor(target, device=device)
-    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise InputError(
-            f"`target` must hold whole class numbers, got {y.dtype}. Convert it with .long()."
-        )
+    y = target.to(device, torch.long)
     if y.ndim == 0:
         y = y.expand(rows)
     if y.shape != (rows,):
@@ -124,10 +134,32 @@ def targets(target: int | Tensor, rows: int, classes: int, device: torch.device)
             f"`target` {int(wrong[0])} is not a class: this flow knows {classes} classes, "
             f"0 to {classes - 1}. Choose one of those."
         )
-    return y.long().clone()
+    return y.clone()
 
 
-def positive(value: int, name: str) -> None:
+def whole(value: object, name: str) -> int:
+    """Wants a whole number, of Python or of another library."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise InputError(f"`{name}` must be a whole number, got {value!r}.") from error
+
+
+def number(value: object, name: str) -> float:
+    """Wants a number, of Python or of another library."""
+    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+        raise InputError(f"`{name}` must be a number, got {value!r}.")
+    return float(value)
+
+
+def positive(value: object, name: str) -> int:
     """Wants a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    try:
+        number = whole(value, name)
+    except InputError:
+        number = 0
+    if number < 1:
         raise InputError(f"`{name}` must be a whole number of at least 1, got {value!r}.")
+    return number

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -28,7 +29,9 @@ app.add_typer(study, name="study")
 console = Console()
 
 Out = Annotated[Path, typer.Option("--out", help="The folder to write to.", file_okay=False)]
-Seed = Annotated[int, typer.Option("--seed", help="The seed of everything random.")]
+Seed = Annotated[
+    int, typer.Option("--seed", help="The seed of everything random.", min=0, max=2**31 - 1)
+]
 
 
 def _version(wanted: bool) -> None:
@@ -61,14 +64,16 @@ def demo(out: Out = Path("demo")) -> None:
     with _progress("training a flow on four squares") as progress:
         rows = squares.run(out, squares.QUICK, command, progress)
     _show("Four squares", rows)
-    console.print(f"\nLook at [bold]{out / 'squares.png'}[/]: the five panels.")
-    console.print(f"The numbers are in {out / 'squares.md'} and {out / 'squares.json'}.")
+    console.print(f"\nLook at [bold]{escape(str(out / 'squares.png'))}[/]: the five panels.")
+    console.print("The numbers are beside it, in squares.md and squares.json.")
 
 
 @study.command("squares")
 def study_squares(
     out: Out = Path("runs/squares"),
-    steps: Annotated[int, typer.Option(help="Training steps of each flow.", min=1)] = 30_000,
+    steps: Annotated[
+        int, typer.Option(help="Training steps of each flow, a multiple of 300.", min=300)
+    ] = 30_000,
     runs: Annotated[
         int, typer.Option(help="How many flows to train, each with its own seed.", min=1)
     ] = 5,
@@ -88,7 +93,9 @@ def study_squares(
     with _progress("training") as progress:
         rows = squares.run(out, settings, command, progress)
     _show("Four squares", rows)
-    console.print(f"\nWrote the figures, squares.md and squares.json to [bold]{out}[/].")
+    console.print(
+        f"\nWrote the figures, squares.md and squares.json to [bold]{escape(str(out))}[/]."
+    )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ A coupling takes ``(z0, z1, c)`` and returns ``z0`` in another order.
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from .errors import MissingExtra
@@ -43,8 +44,8 @@ def optimal_transport(z0: Tensor, z1: Tensor, c: Tensor) -> Tensor:
         rows = (labels == label).nonzero()[:, 0]
         if not len(rows):
             continue
-        cost = (z1[rows, None] - z0[None, rows]).square().sum(2).double().cpu().numpy()
-        partner = ot.emd([], [], cost).argmax(1)
+        cost = torch.cdist(z1[rows].double(), z0[rows].double()).square().cpu().numpy()
+        partner = ot.emd([], [], cost, numItermax=10_000_000).argmax(1)
         paired[rows] = z0[rows[partner]]
     return paired
 

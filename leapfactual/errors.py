@@ -22,6 +22,23 @@ class MissingExtra(LeapError, ImportError):
     """An optional dependency is needed and not installed."""
 
 
+class NeedsGradient(LeapError, TypeError):
+    """Something that only answers was to be differentiated."""
+
+
+class ClassifierError(LeapError, RuntimeError):
+    """A classifier gave no answer.
+
+    Arguments:
+        message: What happened.
+        rows: The rows of the batch that got no answer.
+    """
+
+    def __init__(self, message: str, rows: list[int]) -> None:
+        super().__init__(message)
+        self.rows = rows
+
+
 class IntegrationError(LeapError, ArithmeticError):
     """A transport along the flow left the finite numbers."""
 

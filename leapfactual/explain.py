@@ -7,8 +7,8 @@ nothing is random.
 
 No question is asked whose answer cannot matter. Images whose next leap would not move them wait.
 Where nothing is lifted (``lift = 0``), the path does not depend on the answers: the classifier is
-asked about the end of the stage, and afterwards, step by step backwards, only about images that
-are not in the target class there.
+asked when the next stage needs its answer, or about the end of the plan, and afterwards, step by
+step backwards, only about images that are not in the target class there.
 """
 
 import time
@@ -60,7 +60,8 @@ class LeapFactual(Explainer):
 
     Arguments:
         generator: Makes latents of images and images of latents.
-        classifier: The classifier to explain. It is asked, never differentiated.
+        classifier: The classifier to explain. It is asked, never differentiated. None when the
+            answers come from elsewhere, through :meth:`dialogue`.
         flow: A flow trained on that generator's latents and that classifier's answers.
         plan: The stages, built with :func:`~leapfactual.blend` and :func:`~leapfactual.inject`.
         batch_size: How many images are explained at a time.
@@ -80,24 +81,44 @@ class LeapFactual(Explainer):
     def __init__(
         self,
         generator: Generator,
-        classifier: Classifier,
+        classifier: Classifier | None,
         flow: Flow,
         plan: Sequence[Leaps],
         *,
         batch_size: int = 1024,
         keep_path: bool = False,
     ) -> None:
-        if not plan or not all(isinstance(stage, Leaps) for stage in plan):
+        stages = [] if isinstance(plan, Leaps) else list(plan)
+        if not stages or not all(isinstance(stage, Leaps) for stage in stages):
             raise InputError(
                 f"`plan` must be a list of stages, got {plan!r}. Try [blend(15, 0.1)] or "
                 "[blend(15, 0.1), inject(5, lift=0.0, land=0.1)]."
             )
+        if not isinstance(generator, Generator):
+            raise InputError(
+                f"`generator` must have encode and decode, got {type(generator).__name__}. The "
+                "order is generator, classifier, flow, plan."
+            )
+        if classifier is not None and not callable(classifier):
+            raise InputError(
+                f"`classifier` must be a function from images to probabilities, got "
+                f"{type(classifier).__name__}."
+            )
+        if not isinstance(flow, Flow):
+            raise InputError(f"`flow` must be a Flow, got {type(flow).__name__}.")
         checks.positive(batch_size, "batch_size")
         self.generator, self.classifier, self.flow = generator, classifier, flow
-        self.plan, self.batch_size, self.keep_path = list(plan), batch_size, keep_path
+        self.plan, self.batch_size, self.keep_path = stages, batch_size, keep_path
+
+    def __repr__(self) -> str:
+        return f"LeapFactual({self.generator!r}, {self.flow.classes} classes, plan={self.plan})"
 
     def explain(self, x: Tensor, target: int | Tensor) -> Explanation:
         """See :meth:`Explainer.explain`."""
+        if self.classifier is None:
+            raise InputError(
+                "there is no classifier to ask. Give one to LeapFactual, or answer its dialogue."
+            )
         checks.images(x)
         y = checks.targets(target, len(x), self.flow.classes, x.device)
         if not len(x):
@@ -118,7 +139,9 @@ class LeapFactual(Explainer):
         c = self.flow.condition(p)
         walk = _Walk(y, z, image, p, self.keep_path)
         for stage in self.plan:
-            for n in range(1, stage.n + 1):
+            if walk.unheard and stage.n and not stage.blind:
+                c = yield from self._hear(walk, walk.everyone, *walk.postponed.pop())
+            for _ in range(stage.n):
                 moving = stage.moves(c, c_target).nonzero()[:, 0]
                 if not len(moving):
                     break
@@ -127,34 +150,41 @@ class LeapFactual(Explainer):
                     moved = leap(self.flow, *rows, lift=stage.lift, land=stage.land)
                 z = z.index_copy(0, moving, moved)
                 walk.move(moving, z, len(evaluations))
-                if stage.blind and n < stage.n:
+                if stage.blind:
                     walk.postpone(z)
-                    continue
-                image, p = yield from self._ask(z[moving])
-                c = c.index_copy(0, moving, self.flow.condition(p))
-                walk.hear(moving, walk.taken[moving], z[moving], image, p)
+                else:
+                    heard = yield from self._hear(walk, moving, walk.taken, z)
+                    c = c.index_copy(0, moving, heard)
         for taken, earlier in reversed(walk.postponed):
-            left = (~walk.reached | (walk.leaps < taken)).nonzero()[:, 0]
-            if len(left):
-                image, p = yield from self._ask(earlier[left])
-                walk.hear(left, taken[left], earlier[left], image, p)
+            yield from self._hear(walk, walk.outside(taken), taken, earlier)
         leaps = sum(stage.n for stage in self.plan)
         return walk.explanation(x, leaps, time.perf_counter() - started)
 
     def _encode(self, x: Tensor) -> Tensor:
         checks.images(x)
-        z = self.generator.encode(x)
-        checks.one_row_each(z, x, "encode")
+        z = self.generator.encode(x.detach())
+        checks.one_row_each(z, x, "the generator's encode")
         self.flow.check_latents(z)
         return z
 
     def _ask(self, z: Tensor) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Yields the images of ``z`` and returns them with the answer."""
         image = self.generator.decode(z)
-        checks.one_row_each(image, z, "decode")
+        checks.one_row_each(image, z, "the generator's decode")
+        checks.finite(image, "the generator's image")
         p = yield image
         checks.probabilities(p, len(z), self.flow.classes, "the classifier's answer")
-        return image, p.to(z)
+        return image, p.to(z.device)
+
+    def _hear(
+        self, walk: "_Walk", rows: Tensor, taken: Tensor, z: Tensor
+    ) -> Coroutine[Tensor, Tensor, Tensor]:
+        """Asks about some of the iterates ``z``, notes the answers, returns the conditions."""
+        if not len(rows):
+            return z.new_zeros(0, self.flow.classes)
+        image, p = yield from self._ask(z[rows])
+        walk.hear(rows, taken[rows], z[rows], image, p)
+        return self.flow.condition(p)
 
 
 class _Walk:
@@ -163,6 +193,7 @@ class _Walk:
     def __init__(
         self, target: Tensor, z: Tensor, image: Tensor, p: Tensor, keep_path: bool
     ) -> None:
+        self.everyone = torch.arange(len(z), device=z.device)
         self.start, self.reconstruction, self.source = z, image, p.argmax(1)
         self.target, self.z, self.image, self.p = target, z.clone(), image.clone(), p.clone()
         self.reached = self.source == target
@@ -170,33 +201,40 @@ class _Walk:
         self.leaps, self.taken, self.evaluations = (torch.zeros_like(target) for _ in range(3))
         self.questions = torch.ones_like(target)
         self.postponed: list[tuple[Tensor, Tensor]] = []
-        everyone = torch.arange(len(z), device=z.device)
-        self.path = [(everyone, self.taken.clone(), self.start)] if keep_path else None
-        self.answers = [(everyone, self.taken.clone(), p)]
+        self.unheard = False
+        self.keep_path = keep_path
+        self.path = [(self.everyone, self.taken.clone(), z)]
+        self.answers = [(self.everyone, self.taken.clone(), p)]
 
     def move(self, rows: Tensor, z: Tensor, evaluations: int) -> None:
         """Notes that a leap has brought ``rows`` to where they are in ``z``."""
         self.taken[rows] += 1
         self.evaluations[rows] += evaluations
-        if self.path is not None:
+        if self.keep_path:
             self.path.append((rows, self.taken[rows], z[rows]))
 
     def postpone(self, z: Tensor) -> None:
         """Keeps iterates that nobody has been asked about yet."""
         self.postponed.append((self.taken.clone(), z))
+        self.unheard = True
+
+    def outside(self, taken: Tensor) -> Tensor:
+        """Returns who was not seen in the target class at the leap ``taken`` or later."""
+        return (~self.reached | (self.leaps < taken)).nonzero()[:, 0]
 
     def hear(self, rows: Tensor, taken: Tensor, z: Tensor, image: Tensor, p: Tensor) -> None:
         """Notes an answer; the last iterate in the target class stays, or else the last."""
+        self.unheard = False
         self.questions[rows] += 1
         inside = p.argmax(1) == self.target[rows]
         stays = inside | (~self.reached[rows] & (taken >= self.leaps[rows]))
         kept = rows[stays]
-        self.z[kept], self.image[kept], self.p[kept] = z[stays], image[stays], p[stays]
-        self.leaps[kept] = taken[stays]
+        self.z[kept], self.image[kept] = z[stays], image[stays]
+        self.p[kept], self.leaps[kept] = p[stays].to(self.p), taken[stays]
         self.reached[rows] |= inside
         first = self.first[rows]
         self.first[rows] = torch.where(inside & ((first < 0) | (taken < first)), taken, first)
-        if self.path is not None:
+        if self.keep_path:
             self.answers.append((rows, taken, p))
 
     def explanation(self, x: Tensor, leaps: int, seconds: float) -> Explanation:
@@ -216,16 +254,16 @@ class _Walk:
             evaluations=self.evaluations,
             questions=self.questions,
             seconds=torch.full_like(self.z[:, 0], seconds / max(len(x), 1)),
-            path=None if self.path is None else self._path(leaps),
+            path=self._path(leaps) if self.keep_path else None,
         )
 
     def _path(self, leaps: int) -> Path:
         z = self.z.new_zeros(len(self.z), leaps + 1, self.z.shape[1])
         p = self.p.new_full((len(self.p), leaps + 1, self.p.shape[1]), torch.nan)
-        for rows, taken, value in self.path or []:
+        for rows, taken, value in self.path:
             z[rows, taken] = value
         for rows, taken, value in self.answers:
-            p[rows, taken] = value
+            p[rows, taken] = value.to(p)
         index = torch.arange(leaps + 1, device=z.device).minimum(self.taken[:, None])[:, :, None]
         return Path(z.take_along_dim(index, 1), p.take_along_dim(index, 1), self.taken)
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from . import checks
 from .errors import InputError
 
 
@@ -18,7 +19,7 @@ class Status(StrEnum):
     ALREADY_THERE = "already there"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Path:
     """Is the way that latents took, leap by leap; an image that has stopped stays where it is.
 
@@ -34,7 +35,7 @@ class Path:
     taken: Tensor
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Explanation:
     """Is a batch of counterfactuals with what is known about each.
 
@@ -84,9 +85,9 @@ class Explanation:
 
     @property
     def margin(self) -> Tensor:
-        """The target's probability minus the largest other one, ``(B,)``: positive when valid."""
+        """The target's probability minus the largest other one, ``(B,)``: 0 or more when valid."""
         own = self.probabilities.gather(1, self.target[:, None])[:, 0]
-        others = self.probabilities.scatter(1, self.target[:, None], -torch.inf)
+        others = self.probabilities.scatter(1, self.target[:, None], 0.0)
         return own - others.max(1).values
 
     @property
@@ -119,8 +120,12 @@ class Explanation:
 
     def __getitem__(self, rows: int | slice | Tensor) -> "Explanation":
         """Returns the explanation of some of the images."""
-        index = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
-        return self._map(lambda tensor: tensor[index])
+        if isinstance(rows, slice) or (isinstance(rows, Tensor) and rows.ndim):
+            return self._map(lambda tensor: tensor[rows])
+        row = checks.whole(rows, "rows")
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"there is no image {row}: there are {len(self)}.")
+        return self._map(lambda tensor: tensor[row % len(self)][None])
 
     def to(self, device: torch.device | str) -> "Explanation":
         """Returns the same with all tensors on ``device``."""
@@ -142,6 +147,12 @@ class Explanation:
         if len(paths) not in (0, len(parts)):
             raise InputError(
                 "some of the explanations keep their path and some do not. Make all in one way."
+            )
+        lengths = sorted({path.z.shape[1] - 1 for path in paths})
+        if len(lengths) > 1:
+            raise InputError(
+                f"the explanations come from plans of {lengths} leaps. Put together what was made "
+                "with one plan."
             )
         path = None
         if paths:
@@ -167,7 +178,7 @@ def _sentence(
         return f"class {target} from the start; returned after {leaps} leaps, margin {margin:.2f}"
     if status is Status.REACHED:
         return (
-            f"from class {source} to {target} at leap {first}; returned after {leaps} leaps, "
+            f"from class {source} to {target} by leap {first}; returned after {leaps} leaps, "
             f"margin {margin:.2f}"
         )
     return (

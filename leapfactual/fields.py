@@ -189,7 +189,7 @@ class _Attention(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.heads = max(1, channels // 64)
+        self.heads = math.gcd(channels, max(1, channels // 64))
         self.qkv = _Conv(channels, 3 * channels, 1)
         self.out = _Conv(channels, channels, 1)
 

@@ -83,19 +83,22 @@ class Flow(nn.Module):
         sigma: float = 0.0,
     ) -> None:
         super().__init__()
-        if not isinstance(solver, Solver):
-            raise InputError(f"`solver` must be a solver such as RK4(10), got {solver!r}.")
-        if not 0 <= sigma < math.inf:
+        if not isinstance(field, VelocityField):
             raise InputError(
-                f"`sigma` must be a number of at least 0, got {sigma!r}. The paper uses 0."
+                f"`field` must be a VelocityField such as MLPField, got {type(field).__name__}."
             )
-        self.field, self.solver, self.soft, self.base, self.sigma = (
-            field,
-            solver,
-            soft,
-            base,
-            sigma,
-        )
+        if not isinstance(base, Base):
+            raise InputError(f"`base` must be a base such as Uniform(), got {base!r}.")
+        if not isinstance(soft, bool):
+            raise InputError(f"`soft` must be True or False, got {soft!r}.")
+        _check_solver(solver)
+        if not 0 <= checks.number(sigma, "sigma") < math.inf:
+            raise InputError(
+                f"`sigma` must be a number of at least 0, got {sigma!r}. The paper uses 0, and "
+                "1e-4 for faces."
+            )
+        self.field, self.solver, self.base = field, solver, base
+        self.soft, self.sigma = soft, sigma
         self.register_buffer("mean", torch.zeros(field.features))
         self.register_buffer("scale", torch.ones(field.features))
         self.register_buffer("quantiles", torch.full((field.classes, QUANTILES), math.nan))
@@ -119,11 +122,12 @@ class Flow(nn.Module):
             >>> Flow(MLPField(features=2, classes=3)).condition(torch.tensor([[0.2, 0.7, 0.1]]))
             tensor([[0., 1., 0.]])
         """
-        checks.probabilities(p, len(p), self.classes)
+        checks.probabilities(p, _rows(p), self.classes)
         return p.to(self.mean.dtype) if self.soft else self.one_hot(p.argmax(1))
 
     def one_hot(self, y: Tensor) -> Tensor:
         """Writes class numbers ``(B,)`` as condition rows ``(B, K)``."""
+        y = checks.targets(y, _rows(y), self.classes, y.device)
         return F.one_hot(y, self.classes).to(self.mean.dtype)
 
     def check_latents(self, z: Tensor) -> None:
@@ -160,7 +164,7 @@ class Flow(nn.Module):
     def transport(self, z: Tensor, c: Tensor, gamma: float, start: float, end: float) -> Tensor:
         """Moves ``z`` from time ``start`` to ``end``, at ``gamma`` times the velocity."""
         self._check(z, c)
-        if not math.isfinite(gamma) or gamma < 0:
+        if not 0 <= checks.number(gamma, "gamma") < math.inf:
             raise InputError(f"`gamma` must be a number of at least 0, got {gamma!r}.")
         if gamma == 0 or not len(z):
             return z.clone()
@@ -194,6 +198,7 @@ class Flow(nn.Module):
             >>> Flow(MLPField(features=2, classes=4)).with_solver(Midpoint(2)).solver
             Midpoint(steps=2)
         """
+        _check_solver(solver)
         other = copy.copy(self)
         other.solver = solver
         return other
@@ -248,12 +253,16 @@ class Flow(nn.Module):
     def standardise(self, z: Tensor) -> None:
         """Makes the flow work on latents shifted and scaled by the mean and spread of ``z``.
 
-        Features that do not vary are shifted only.
+        Features that do not vary are shifted only. What :meth:`calibrate` learnt is forgotten.
         """
         self.check_latents(z)
-        spread = z.std(0, correction=0)
-        self.mean.copy_(z.mean(0))
-        self.scale.copy_(torch.where(spread > 1e-6 * spread.max(), spread, 1.0) / self.base.std)
+        if not len(z):
+            raise InputError("`z` must hold at least one latent, got none. Embed some images.")
+        spread = z.detach().std(0, correction=0)
+        varies = spread > 1e-6 * spread.max()
+        self.quantiles.fill_(math.nan)
+        self.mean.copy_(z.detach().mean(0))
+        self.scale.copy_(torch.where(varies, spread / self.base.std, 1.0))
 
     # -- density --
 
@@ -282,26 +291,30 @@ class Flow(nn.Module):
             seed: The seed of the directions.
         """
         self._check(z, c)
+        _check_solver(solver)
         if probes is None:
             probes = 0 if self.features <= EXACT_DIVERGENCE else 16
+        elif checks.whole(probes, "probes") < 0:
+            raise InputError(f"`probes` must be at least 0, which is exact, got {probes}.")
         directions = _directions(self.features, probes, seed).to(z)
         v = self._velocity(c)
 
         def augmented(t: Tensor, state: Tensor) -> Tensor:
             u = state[:, :-1].detach().requires_grad_()
-            with torch.enable_grad():
-                out = v(t, u)
-                slopes = [
-                    (torch.autograd.grad(out, u, e.expand_as(out), retain_graph=True)[0] * e).sum(
-                        1
-                    )
-                    for e in directions
-                ]
-            divergence = torch.stack(slopes).sum(0) * (1 / probes if probes else 1)
+            out = v(t, u)
+            divergence = torch.zeros_like(u[:, 0])
+            for e in directions if out.requires_grad else ():
+                (slope,) = torch.autograd.grad(
+                    out, u, e.expand_as(out), retain_graph=True, allow_unused=True
+                )
+                if slope is not None:
+                    divergence = divergence + (slope * e).sum(1)
+            divergence = divergence / (probes or 1)
             return torch.cat([out.detach(), divergence[:, None]], dim=1)
 
-        state = F.pad(self._standard(z), (0, 1))
-        state = solver.integrate(augmented, state, 1.0, 0.0)
+        with torch.inference_mode(False), torch.enable_grad():
+            state = F.pad(self._standard(z.detach().clone()), (0, 1))
+            state = solver.integrate(augmented, state, 1.0, 0.0)
         # Going back from 1 to 0, the last column has gathered minus the integral from 0 to 1.
         return self.base.log_prob(state[:, :-1]) + state[:, -1] - self.scale.log().sum()
 
@@ -318,18 +331,17 @@ class Flow(nn.Module):
         """
         self.check_latents(z)
         checks.probabilities(p, len(z), self.classes)
-        grid = torch.linspace(0, 1, QUANTILES, dtype=z.dtype, device=z.device)
+        checks.positive(per_class, "per_class")
+        checks.positive(batch_size, "batch_size")
+        self.quantiles.fill_(math.nan)
         labels = p.argmax(1)
         for label in range(self.classes):
             rows = (labels == label).nonzero()[:per_class, 0]
             if len(rows):
-                scores = torch.cat(
-                    [
-                        self.log_prob(z[r], self.condition(p[r]))
-                        for r in torch.split(rows, batch_size)
-                    ]
-                )
-                self.quantiles[label] = scores.quantile(grid)
+                parts = torch.split(rows, batch_size)
+                scores = torch.cat([self.log_prob(z[r], self.one_hot(labels[r])) for r in parts])
+                place = torch.linspace(0, len(rows) - 1, QUANTILES, device=z.device)
+                self.quantiles[label] = scores.sort().values[place.round().long()]
 
     def typicality(self, z: Tensor, y: Tensor) -> Tensor:
         """Returns the percentile of latents' density among the training latents of a class.
@@ -348,27 +360,36 @@ class Flow(nn.Module):
             )
         y = checks.targets(y, len(z), self.classes, z.device)
         score, levels = self.log_prob(z, self.one_hot(y)), self.quantiles[y]
-        below = (levels <= score[:, None]).sum(1) - 1
-        index = below.clamp(0, QUANTILES - 2)[:, None]
-        low, high = levels.gather(1, index)[:, 0], levels.gather(1, index + 1)[:, 0]
-        within = ((score - low) / (high - low).clamp_min(torch.finfo(z.dtype).tiny)).clamp(0, 1)
-        percent = (index[:, 0] + within) * (100 / (QUANTILES - 1))
-        return torch.where(levels.isnan().any(1), math.nan, percent)
+        below = (levels < score[:, None]).sum(1)
+        upto = (levels <= score[:, None]).sum(1)
+        low = levels.gather(1, (below - 1).clamp_min(0)[:, None])[:, 0]
+        high = levels.gather(1, below.clamp_max(QUANTILES - 1)[:, None])[:, 0]
+        between = below - 1 + ((score - low) / (high - low)).nan_to_num(0, 0, 0).clamp(0, 1)
+        percent = torch.where(upto > below, (below + upto - 1) / 2, between)
+        percent = percent.clamp(0, QUANTILES - 1).where(score > -math.inf, 0.0)
+        return percent.where(~levels.isnan().any(1), math.nan)
 
     # -- keeping --
 
-    def save(self, path: str | Path) -> None:
-        """Writes weights and configuration to one safetensors file."""
-        config = {
+    def config(self) -> dict[str, object]:
+        """Returns all that the weights do not say, as values that JSON can hold."""
+        return {
             "field": {"kind": type(self.field).__name__, **self.field.config()},
-            "solver": {"kind": type(self.solver).__name__, **asdict(self.solver)},  # type: ignore[call-overload]
             "base": {"kind": type(self.base).__name__, **asdict(self.base)},  # type: ignore[call-overload]
             "soft": self.soft,
             "sigma": self.sigma,
         }
+
+    def save(self, path: str | Path) -> None:
+        """Writes weights and configuration to one safetensors file."""
+        kind = type(self.solver).__name__
+        if kind not in SOLVERS:
+            raise InputError(f"a flow is saved with one of our solvers, got {kind}.")
+        solver = {"kind": kind, **asdict(self.solver)}  # type: ignore[call-overload]
+        config = json.dumps({**self.config(), "solver": solver})
         tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
         with atomic(path) as temporary:
-            save_file(tensors, temporary, {"format": FORMAT, "config": json.dumps(config)})
+            save_file(tensors, temporary, {"format": FORMAT, "config": config})
 
     @classmethod
     def load(cls, path: str | Path, field: VelocityField | None = None) -> Self:
@@ -387,15 +408,17 @@ class Flow(nn.Module):
         metadata, tensors = read_safetensors(path, FORMAT, "Copy it again, or save it again.")
         try:
             config = json.loads(metadata["config"])
-            flow = cls(
-                field or _build(FIELDS, config["field"]),
-                _build(SOLVERS, config["solver"]),
-                soft=config["soft"],
-                base=_build(BASES, config["base"]),
-                sigma=config["sigma"],
-            )
-            flow.to(tensors["mean"].dtype).load_state_dict(tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            with torch.device("meta"):
+                built = field or _build(FIELDS, config["field"])
+                flow = cls(
+                    built,
+                    _build(SOLVERS, config["solver"]),
+                    soft=config["soft"],
+                    base=_build(BASES, config["base"]),
+                    sigma=config["sigma"],
+                )
+            flow.load_state_dict(tensors, assign=True)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise InputError(
                 f"{path} does not describe a flow ({error}). Save it again with Flow.save."
             ) from error
@@ -405,6 +428,15 @@ class Flow(nn.Module):
         """Says what ``print`` shows."""
         kind = "soft" if self.soft else "hard"
         return f"{kind} conditions, base={self.base}, solver={self.solver}, sigma={self.sigma:g}"
+
+
+def _rows(tensor: Tensor) -> int:
+    return len(tensor) if isinstance(tensor, Tensor) and tensor.ndim else 0
+
+
+def _check_solver(solver: Solver) -> None:
+    if not isinstance(solver, Solver):
+        raise InputError(f"`solver` must be a solver such as RK4(10), got {solver!r}.")
 
 
 def _directions(features: int, probes: int, seed: int) -> Tensor:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from . import checks
 from .errors import InputError
 from .flow import Flow
 
@@ -43,20 +44,21 @@ class Leaps:
     land: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 0:
-            raise InputError(f"`n` must be a whole number of leaps, at least 0, got {self.n!r}.")
+        object.__setattr__(self, "n", checks.whole(self.n, "n"))
+        if self.n < 0:
+            raise InputError(f"`n` must be a whole number of leaps, at least 0, got {self.n}.")
         for name in ("lift", "land"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0 <= value < math.inf):
+            value = checks.number(getattr(self, name), name)
+            object.__setattr__(self, name, value)
+            if not 0 <= value < math.inf:
                 raise InputError(
                     f"`{name}` must be a step size of at least 0, got {value!r}. The paper uses 0 "
-                    f"to 1.03."
+                    "to 1.03."
                 )
         if self.lift > self.land:
             raise InputError(
                 f"a leap with lift={self.lift} and land={self.land} removes more than it adds. "
-                "Use blend(n, gamma) for equal step sizes or inject(n, lift=…, land=…) with lift "
-                "< land."
+                "Use blend(n, gamma), or inject(n, lift=…, land=…) with lift < land."
             )
 
     @property
@@ -99,9 +101,9 @@ def inject(n: int, lift: float, land: float) -> Leaps:
         >>> inject(5, lift=0.0, land=0.1)
         Leaps(n=5, lift=0.0, land=0.1)
     """
-    if not lift < land:
+    if checks.number(lift, "lift") >= checks.number(land, "land"):
         raise InputError(
             f"inject(lift={lift}, land={land}) does not add more than it removes. Injection needs "
-            f"lift < land."
+            "lift < land."
         )
     return Leaps(n, lift, land)

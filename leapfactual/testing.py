@@ -82,6 +82,10 @@ class GaussianOracle:
             raise InputError(f"`scale` must be positive, got {scale!r}.")
         self.means, self.scale = means, scale
 
+    def __repr__(self) -> str:
+        classes, features = self.means.shape
+        return f"GaussianOracle({classes} classes, {features} features, scale={self.scale:g})"
+
     def flow(self, solver: Solver = RK4(10)) -> Flow:  # noqa: B008 - frozen
         """Returns the flow with the exact velocity."""
         return Flow(GaussianField(self.means, self.scale), solver).to(self.means.dtype)
@@ -142,12 +146,14 @@ def check_generator(generator: Generator, x: Tensor, tolerance: float = 1e-4) ->
         )
     before = x.clone()
     z = generator.encode(x)
+    _must(isinstance(z, Tensor), f"encode must give a tensor; got {type(z).__name__}")
     _must(
         z.ndim == 2 and len(z) == len(x),
         f"encode must give one row per image, (B, D); got {checks.shape(z)}",
     )
     _must(bool(torch.isfinite(z).all()), "encode gave NaN or infinite latents")
     image = generator.decode(z)
+    _must(isinstance(image, Tensor), f"decode must give a tensor; got {type(image).__name__}")
     _must(
         image.shape == x.shape,
         f"decode must give {checks.shape(x)} back; got {checks.shape(image)}",
@@ -194,7 +200,7 @@ def check_classifier(
 
 
 def check_explainer(
-    explainer: Explainer, x: Tensor, target: Tensor, tolerance: float = 1e-4
+    explainer: Explainer, x: Tensor, target: int | Tensor, tolerance: float = 1e-4
 ) -> None:
     """Checks that an explainer keeps its contract on some images.
 
@@ -204,13 +210,14 @@ def check_explainer(
     Arguments:
         explainer: The explainer.
         x: At least two images.
-        target: One target class per image.
+        target: One target class, or one per image.
         tolerance: By how much a latent may differ when it is computed alone.
     """
     if len(x) < 2:
         raise InputError(
             f"`x` must hold at least two images to check an explainer with, got {len(x)}."
         )
+    target = torch.as_tensor(target, device=x.device).expand(len(x))
     before = x.clone()
     whole = explainer.explain(x, target)
     _must(torch.equal(x, before), "explain changed its input")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .checkpoints import Training, epoch_generator
+from .checkpoints import Epoch, Training, epoch_generator
 from .couplings import COUPLINGS
 from .errors import InputError, TrainingError
 from .flow import Flow
@@ -60,11 +60,17 @@ def embed(
         if not len(x):
             continue
         z, p = generator.encode(x), classifier(x)
-        checks.one_row_each(z, x, "encode")
-        checks.latents(
-            z, latents[0].shape[1] if latents else z.shape[-1], "the generator's latents"
-        )
-        classes = answers[0].shape[1] if answers else p.shape[-1]
+        checks.one_row_each(z, x, "the generator's encode")
+        features = latents[0].shape[1] if latents else z.shape[-1]
+        checks.latents(z, features, "the generator's latents")
+        if not isinstance(p, Tensor) or p.ndim != 2:
+            got = checks.shape(p) if isinstance(p, Tensor) else type(p).__name__
+            raise InputError(
+                f"the classifier must answer with rows of probabilities ({len(x)}, K), got {got}. "
+                "leapfactual.classifiers makes such a classifier of functions that give labels, "
+                "logits or arrays."
+            )
+        classes = answers[0].shape[1] if answers else p.shape[1]
         checks.probabilities(p, len(x), classes, "the classifier's answer")
         latents.append(z)
         answers.append(p)
@@ -73,16 +79,6 @@ def embed(
             "`images` must hold at least one image, got none. Check the path or the filter."
         )
     return torch.cat(latents), torch.cat(answers)
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """Is what is known after an epoch: its number, of how many, mean loss, seconds so far."""
-
-    number: int
-    of: int
-    loss: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -200,22 +196,20 @@ def fit(
     flow.check_latents(z)
     if not len(z):
         raise InputError("`z` must hold at least one latent, got none. Embed some images first.")
-    c = flow.condition(p)
     checks.probabilities(p, len(z), flow.classes)
+    z, p = z.detach(), p.detach()
+    c = flow.condition(p)
+    flow.quantiles.fill_(math.nan)
     if standardise:
         flow.standardise(z)
-    elif not 0.2 < (spread := z.std().item() / flow.base.std) < 5 and len(z) > 1:
-        warnings.warn(
-            f"the latents spread {spread:.3g} times as wide as the flow's base. "
-            "Training will be poor; pass standardise=True.",
-            stacklevel=2,
-        )
+    else:
+        _warn_of_scale(z, flow.base.std)
     optimiser_ = OPTIMISERS[optimiser](
         flow.field.parameters(), lr=learning_rate, weight_decay=weight_decay
     )
     training = Training(
-        settings=asdict(settings),
-        data=_fingerprint(z, p),
+        settings={**asdict(settings), "flow": flow.config()},
+        data="" if checkpoint is None else _fingerprint(z, p),
         modules={"field": flow.field},
         optimisers={"field": optimiser_},
         ema=ema,
@@ -266,6 +260,17 @@ def _train_epoch(
     return mean
 
 
+def _warn_of_scale(z: Tensor, std: float) -> None:
+    spread, offset = z.std(correction=0).item() / std, z.mean(0).abs().max().item() / std
+    if not 0.2 < spread < 5 or offset > 5:
+        warnings.warn(
+            f"the latents spread {spread:.3g} times as wide as the flow's base and lie up to "
+            f"{offset:.3g} of its standard deviations off centre. "
+            "Training will be poor; pass standardise=True.",
+            stacklevel=3,
+        )
+
+
 def _order(c: Tensor, balanced: bool, generator: torch.Generator) -> Tensor:
     """Returns the rows of one epoch: each once, or every class equally often."""
     if not balanced:
@@ -279,5 +284,5 @@ def _fingerprint(z: Tensor, p: Tensor) -> str:
     digest = hashlib.sha256()
     for tensor in (z, p):
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -33,6 +33,8 @@ def test_labels_become_one_hot_rows(kind):
             "the label 2 is not a class: there are 2, 0 to 1",
         ),
         (from_labels(lambda x: [0, 1, -1, 0], 2), "the label -1 is not a class"),
+        (from_labels(lambda x: ["cat"] * 4, 2), "must answer with numbers, got list"),
+        (from_labels(lambda x: None, 2), "must answer with numbers, got NoneType"),
     ],
 )
 def test_wrong_answers_are_named(classifier, message):

@@ -65,7 +65,10 @@ def test_study_takes_its_options(tmp_path):
     assert written["command"] == "leapfactual study squares --steps 300 --runs 2 --seed 5"
 
 
-@pytest.mark.parametrize("arguments", [["study", "squares", "--steps", "0"], ["nothing"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["study", "squares", "--steps", "0"], ["study", "squares", "--seed", "-1"], ["nothing"]],
+)
 def test_wrong_options_are_refused(arguments):
     assert run(cli.app, arguments).exit_code == 2
 

@@ -29,6 +29,17 @@ def test_code_runs(page, tmp_path, monkeypatch):
     exec(compile("\n".join(blocks), page.name, "exec"), {"__name__": "page"})
 
 
+def test_the_example_of_typicality_gives_percentiles():
+    """Runs getting-started.md and looks at what it computes, not only that it runs."""
+    page = (ROOT / "docs" / "getting-started.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {"__name__": "page"}
+    exec(compile("\n".join(blocks[:-1]), "page", "exec"), names)
+    assert not names["percent"].isnan().any()
+    assert ((names["percent"] >= 0) & (names["percent"] <= 100)).all()
+    assert names["explanation"].valid.all()
+
+
 def test_the_api_page_is_fresh(generated):
     assert (ROOT / "docs" / "api.md").read_text() == generated.api(), "run `make docs`"
 

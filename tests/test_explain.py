@@ -148,6 +148,62 @@ def test_blind_injection_that_stays_inside_is_asked_about_once():
     assert questions == [5, 5]
 
 
+def test_blind_stages_in_a_row_are_asked_about_once_and_before_a_stage_that_lifts():
+    questions = []
+
+    def counting(x):
+        questions.append(len(x))
+        return ORACLE.classifier(x)
+
+    z, y = ORACLE.sample(5)
+    blind = [lf.inject(3, 0.0, 0.1), lf.inject(3, 0.0, 0.05), lf.blend(0, 0.5)]
+    explainer(blind, classifier=counting).explain(z[y == 1], 1)
+    assert questions == [5, 5]
+    questions.clear()
+    explainer([*blind, lf.inject(2, 0.1, 0.2)], classifier=counting).explain(z[y == 1], 1)
+    assert questions == [5, 5, 5, 5], (
+        "start, before the stage that lifts, and after each of its leaps"
+    )
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(lf.blend, st.integers(0, 3), st.sampled_from([0.0, 0.1, 0.4])),
+            st.builds(lambda n, d: lf.inject(n, 0.0, d), st.integers(0, 3), st.floats(0.01, 0.4)),
+            st.builds(
+                lambda n, d: lf.inject(n, d, d + 0.1), st.integers(0, 3), st.floats(0.01, 1)
+            ),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_any_plan_gives_what_the_papers_loop_gives(plan, soft, seed):
+    flow = lf.Flow(ORACLE.flow().field, lf.RK4(20), soft=soft).double()
+    z, y = ORACLE.sample(2, seed)
+    found = explainer(plan, flow=flow, keep_path=True).explain(z, (y + 1) % 3)
+    iterates, labels = plain_algorithm_2(flow, ORACLE.classifier, z, (y + 1) % 3, plan)
+    inside = labels == (y + 1) % 3
+    last = inside.shape[0] - 1 - inside.flip(0).int().argmax(0)
+    last = torch.where(inside.any(0), last, len(inside) - 1)
+    expected = iterates.gather(0, last[None, :, None].expand(1, -1, 2))[0]
+    torch.testing.assert_close(found.z_counterfactual, expected, rtol=0, atol=1e-4)
+
+
+def test_answers_are_read_before_they_are_rounded():
+    """In float32 the two are equal; the classifier has said 1."""
+    p = torch.tensor([[0.5 - 1e-9, 0.5 + 1e-9]], dtype=torch.float64)
+    oracle = GaussianOracle(torch.tensor([[-1.0], [1.0]]), 0.5)
+    found = explainer([lf.blend(1, 0.1)], oracle, lambda x: p.expand(len(x), -1)).explain(
+        torch.zeros(1, 1), 1
+    )
+    assert found.label.tolist() == [1]
+    assert found.status == [lf.Status.ALREADY_THERE]
+
+
 def test_only_moving_images_are_asked_about():
     questions = []
 
@@ -242,7 +298,8 @@ def test_inputs_are_left_alone_and_no_graph_is_kept():
     before = z.detach().clone()
     found = explainer().explain(z, 1)
     assert torch.equal(z, before)
-    assert not found.counterfactual.requires_grad
+    for name in ("counterfactual", "reconstruction", "z", "z_counterfactual", "probabilities"):
+        assert not getattr(found, name).requires_grad, name
 
 
 def test_path_repeats_where_an_image_has_stopped_and_knows_who_was_asked():
@@ -284,6 +341,25 @@ UNIFORM = torch.full((1, 3), 1 / 3).double()
         (lambda: explainer().explain(Z[:, :, None, None] - 1, 1), r"\[0, 1\], got values in \[-1"),
         (lambda: explainer([]), r"`plan` must be a list of stages, got \[\]"),
         (lambda: explainer([15, 0.1]), "`plan` must be a list of stages, got"),
+        (lambda: explainer(lf.blend(3, 0.1)), "`plan` must be a list of stages, got Leaps"),
+        (
+            lambda: lf.LeapFactual(ORACLE.classifier, Identity(), ORACLE.flow(), RELIABLE),
+            "`generator` must have encode and decode, got method.*The order is",
+        ),
+        (
+            lambda: lf.LeapFactual(Identity(), Identity(), ORACLE.flow(), RELIABLE),
+            "`classifier` must be a function .* got Identity",
+        ),
+        (
+            lambda: lf.LeapFactual(Identity(), None, ORACLE.flow(), RELIABLE).explain(Z, 1),
+            "there is no classifier to ask",
+        ),
+        (
+            lambda: lf.LeapFactual(
+                Wrong(decode=lambda z: z * torch.nan), ORACLE.classifier, ORACLE.flow(), RELIABLE
+            ).explain(Z, 1),
+            "`the generator's image` must be finite",
+        ),
         (lambda: explainer(batch_size=0), "`batch_size` must be .* got 0"),
         (
             lambda: explainer(classifier=lambda x: torch.ones(len(x), 2) / 2).explain(Z, 1),
@@ -309,13 +385,13 @@ UNIFORM = torch.full((1, 3), 1 / 3).double()
             lambda: lf.LeapFactual(
                 Wrong(encode=lambda x: x[:1]), ORACLE.classifier, ORACLE.flow(), RELIABLE
             ).explain(Z, 1),
-            r"must encode 3 rows to as many, got \(1, 2\).*check_generator",
+            r"encode must give one row for each of 3, got \(1, 2\).*testing",
         ),
         (
             lambda: lf.LeapFactual(
                 Wrong(decode=lambda z: z[:1]), ORACLE.classifier, ORACLE.flow(), RELIABLE
             ).explain(Z, 1),
-            r"must decode 3 rows to as many",
+            r"decode must give one row for each of 3",
         ),
         (
             lambda: lf.LeapFactual(

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -37,6 +38,29 @@ def test_cat_refuses_what_does_not_belong_together():
         lf.Explanation.cat([])
     with pytest.raises(InputError, match="some do not"):
         lf.Explanation.cat([made(True), made(False)])
+    z = torch.zeros(1, 2)
+    short = lf.LeapFactual(
+        Identity(), ORACLE.classifier, ORACLE.flow(), [lf.blend(2, 0.1)], keep_path=True
+    ).explain(z, 1)
+    with pytest.raises(InputError, match=r"plans of \[2, 17\] leaps"):
+        lf.Explanation.cat([made(True), short])
+
+
+def test_iteration_ends_and_wrong_rows_are_named():
+    found = made()
+    assert [len(one) for one in found] == [1] * 6
+    assert len(found[np.int64(2)]) == 1
+    for row in (6, -7):
+        with pytest.raises(IndexError, match=f"there is no image {row}: there are 6"):
+            found[row]
+
+
+def test_one_class_has_a_margin():
+    oracle = GaussianOracle(torch.zeros(1, 2), 0.5)
+    found = lf.LeapFactual(
+        Identity(), oracle.classifier, oracle.flow(), [lf.blend(2, 0.1)]
+    ).explain(torch.zeros(2, 2), 0)
+    assert found.margin.tolist() == [1, 1]
 
 
 def test_print_is_useful():
@@ -47,7 +71,7 @@ def test_print_is_useful():
 def test_every_image_has_a_reason():
     found = made()
     assert len(found.reason) == 6
-    assert found.reason[0].startswith("from class 0 to 1 at leap ")
+    assert found.reason[0].startswith("from class 0 to 1 by leap ")
     assert found.reason[-1].startswith("class 1 from the start")
 
 

@@ -190,6 +190,63 @@ def test_typicality_is_the_percentile_among_the_classes_own_latents():
     assert flow.typicality(centre, torch.tensor([2])).isnan().item()
 
 
+def test_typicality_of_latents_that_the_base_does_not_reach_is_zero():
+    """With a bounded base some training latents may have no density at all."""
+    flow = lf.Flow(lf.MLPField(2, 2), base=Uniform()).double()
+    torch.nn.init.zeros_(flow.field.layers[-1].weight)
+    torch.nn.init.zeros_(flow.field.layers[-1].bias)
+    z = torch.linspace(-0.7, 0.7, 60).double()[:, None].repeat(1, 2)
+    flow.calibrate(z, flow.one_hot(torch.zeros(60).long()))
+    percent = flow.typicality(z, torch.zeros(60).long())
+    assert not percent.isnan().any()
+    inside = z.abs().max(1).values <= 0.5
+    assert (percent[~inside] == 0).all()
+    assert (percent[inside] > 50).all()
+
+
+def test_typicality_of_a_soft_flow_is_that_of_the_class_itself():
+    oracle = GaussianOracle(torch.tensor([[-0.5], [0.5]]).double(), 0.7)
+    z, _ = oracle.sample(400)
+    flow = lf.Flow(oracle.flow().field, soft=True).double()
+    flow.calibrate(z, oracle.classifier(z))
+    assert flow.typicality(z, oracle.classifier(z).argmax(1)).median().item() == pytest.approx(
+        50, abs=5
+    )
+
+
+def test_equal_latents_are_as_typical_as_the_median():
+    flow, z = random_flow(), torch.zeros(7, 3).double()
+    flow.calibrate(z, flow.one_hot(torch.zeros(7).long()))
+    assert flow.typicality(z[:1], torch.tensor([0])).item() == 50
+
+
+def test_what_was_calibrated_is_forgotten_when_the_flow_changes():
+    flow, (z, c) = random_flow(), random_rows(40)
+    flow.calibrate(z, c)
+    flow.calibrate(z[:1], c[:1])
+    assert flow.quantiles.isnan().any(1).tolist() == [False, True, True, True]
+    flow.standardise(z)
+    assert flow.quantiles.isnan().all()
+    flow.calibrate(z, c)
+    lf.fit(flow, z, c, epochs=1)
+    assert flow.quantiles.isnan().all()
+
+
+def test_log_prob_works_in_inference_mode_and_for_fields_that_ignore_z():
+    class Constant(lf.VelocityField):
+        def forward(self, t, z, c):
+            return torch.ones_like(z)
+
+        def config(self):
+            return {}
+
+    flow = lf.Flow(Constant(2, 1)).double()
+    z = torch.randn(3, 2).double()
+    with torch.inference_mode():
+        log_prob = flow.log_prob(z, torch.ones(3, 1).double())
+    torch.testing.assert_close(log_prob, flow.base.log_prob(z - 1))
+
+
 def test_typicality_needs_a_scale():
     with pytest.raises(InputError, match=r"Call flow\.calibrate"):
         random_flow().typicality(torch.zeros(1, 3).double(), torch.tensor([0]))
@@ -287,6 +344,19 @@ class Exploding(Shrinking):
         (lambda f, z, c: f.lift(z, c * 2), "sums off by up to 1"),
         (lambda f, z, c: f.lift(z, c, -0.1), "`gamma` must be a number of at least 0, got -0.1"),
         (lambda f, z, c: f.lift(z, c, float("nan")), "got nan"),
+        (lambda f, z, c: f.lift(z, c, None), "`gamma` must be a number, got None"),
+        (lambda f, z, c: f.with_solver(lf.RK4), "`solver` must be a solver"),
+        (
+            lambda f, z, c: lf.Flow(f.field, base=Uniform),
+            r"`base` must be a base such as Uniform\(\)",
+        ),
+        (lambda f, z, c: lf.Flow(f.field, soft="yes"), "`soft` must be True or False, got 'yes'"),
+        (lambda f, z, c: lf.Flow(torch.nn.Linear(2, 2)), "`field` must be .* got Linear"),
+        (lambda f, z, c: f.one_hot(torch.tensor([4])), "`target` 4 is not a class"),
+        (lambda f, z, c: f.condition(None), "got NoneType"),
+        (lambda f, z, c: f.standardise(z[:0]), "at least one latent"),
+        (lambda f, z, c: f.log_prob(z, c, probes=-1), "`probes` must be at least 0"),
+        (lambda f, z, c: f.calibrate(z, c, per_class=0), "`per_class` must be .* got 0"),
         (lambda f, z, c: lf.Flow(f.field, sigma=-1), "`sigma` must be .* got -1"),
         (lambda f, z, c: lf.Flow(f.field, "rk4"), "must be a solver such as .* got 'rk4'"),
         (

@@ -1,5 +1,6 @@
 """Algorithm 1 against the closed form."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -67,6 +68,10 @@ def test_moves_knows_the_identity():
     assert lf.blend(5, 0.1).moves(soft, target[:1]).tolist() == [True]
 
 
+def test_numbers_of_other_libraries_are_numbers():
+    assert lf.blend(np.int64(5), np.float64(0.1)) == lf.blend(5, 0.1)
+
+
 def test_only_a_stage_that_lifts_looks_at_the_class():
     assert lf.inject(5, 0.0, 0.1).blind
     assert not lf.inject(5, 0.8, 0.83).blind
@@ -84,6 +89,9 @@ def test_only_a_stage_that_lifts_looks_at_the_class():
         (lambda: lf.blend(5, 1.2), r"blend\(gamma=1.2\) overshoots"),
         (lambda: lf.blend(5, -0.1), "`lift` must be a step size of at least 0, got -0.1"),
         (lambda: lf.inject(5, 0.0, float("inf")), "got inf"),
+        (lambda: lf.inject(5, None, 0.1), "`lift` must be a number, got None"),
+        (lambda: lf.inject(5, "0", 0.1), "`lift` must be a number, got '0'"),
+        (lambda: lf.blend(5, True), "`lift` must be a number, got True"),
     ],
 )
 def test_wrong_plans_are_named(call, message):

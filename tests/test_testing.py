@@ -77,6 +77,7 @@ def test_good_parts_pass():
     ("part", "message"),
     [
         (Part(encode=lambda x: x), "one row per image"),
+        (Part(encode=lambda x: (x, x)), "encode must give a tensor; got tuple"),
         (Part(encode=lambda x: x.flatten(1) * torch.nan), "NaN or infinite latents"),
         (Part(decode=lambda z: z), r"decode must give \(3, 1, 2, 2\) back; got \(3, 4\)"),
         (Part(decode=lambda z: 3 * z.reshape(-1, 1, 2, 2)), r"images in \[0, 1\]"),

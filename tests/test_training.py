@@ -113,6 +113,26 @@ def test_interrupted_and_resumed_training_gives_equal_weights(tmp_path, options)
     assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]
 
 
+def test_a_checkpoint_of_another_flow_is_refused(tmp_path):
+    path = tmp_path / "c.safetensors"
+    lf.fit(lf.Flow(lf.MLPField(2, 3)), Z, P, epochs=1, checkpoint=path)
+    for other in (
+        lf.Flow(lf.MLPField(2, 3, activation="tanh")),
+        lf.Flow(lf.MLPField(2, 3), soft=True),
+        lf.Flow(lf.MLPField(2, 3), sigma=0.1),
+    ):
+        with pytest.raises(InputError, match="was written with .*'flow'"):
+            lf.fit(other, Z, P, epochs=1, checkpoint=path)
+
+
+def test_latents_and_answers_may_come_with_a_graph():
+    z = Z.clone().requires_grad_() * 1.0
+    flow = lf.Flow(lf.MLPField(2, 3), soft=True)
+    assert (
+        len(lf.fit(flow, z, (P.clone().requires_grad_() * 1.0), epochs=2, standardise=True)) == 2
+    )
+
+
 def test_same_seed_same_weights_other_seed_other_weights():
     assert_equal_flows(train(epochs=2)[0], train(epochs=2)[0])
     a, b = train(epochs=2)[0], train(epochs=2, seed=1)[0]
@@ -240,6 +260,11 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     save_file({"z": Z}, path)
     with pytest.raises(InputError, match="must be a `leapfactual checkpoint 1`, got `None`"):
         lf.fit(flow, Z, P, epochs=2, checkpoint=path)
+    for settings in ("{", "[]", "null"):
+        metadata = {"format": "leapfactual checkpoint 1", "settings": settings, "data": ""}
+        save_file({"z": Z}, path, metadata)
+        with pytest.raises(InputError, match="Delete it to start anew|delete the checkpoint"):
+            lf.fit(flow, Z, P, epochs=2, checkpoint=path)
 
 
 @pytest.mark.parametrize(
@@ -251,6 +276,14 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
         ([Z, Z * torch.inf], Identity(), ORACLE.classifier, "NaN or infinite"),
         (Z, Identity(), lambda x: ORACLE.classifier(x)[:1], r"must have shape \(12, 3\)"),
         (Z, Identity(), lambda x: ORACLE.classifier(x) + 1, "sums off"),
+        (
+            Z,
+            Identity(),
+            lambda x: ORACLE.classifier(x).argmax(1),
+            r"rows .* \(12, K\), got \(12,\)",
+        ),
+        (Z, Identity(), lambda x: [0] * len(x), "got list"),
+        ([(Z, Y)], Identity(), ORACLE.classifier, "got tuple.*x for x, _ in loader"),
     ],
 )
 def test_wrong_images_and_answers_are_named(images, generator, classifier, message):

@@ -1,5 +1,26 @@
-"""Classifiers: what answers with class probabilities."""
+"""Classifiers: what answers with class probabilities.
 
-from .callables import from_labels, from_logits
+Any function from images ``(B, C, H, W)`` to rows ``(B, K)`` on the simplex is one. These make one
+of what people have, and put layers around it.
+"""
 
-__all__ = ["from_labels", "from_logits"]
+from .callables import from_labels, from_logits, from_probabilities, from_string
+from .foreign import clip_preprocessing, from_clip, from_onnx, from_sklearn, load_clip
+from .layers import Cached, Counted, Patient
+from .preprocessing import Preprocessing
+
+__all__ = [
+    "Cached",
+    "Counted",
+    "Patient",
+    "Preprocessing",
+    "clip_preprocessing",
+    "from_clip",
+    "from_labels",
+    "from_logits",
+    "from_onnx",
+    "from_probabilities",
+    "from_sklearn",
+    "from_string",
+    "load_clip",
+]

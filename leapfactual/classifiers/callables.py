@@ -1,17 +1,29 @@
-"""Classifiers made of what people have: a network that gives logits, or a function for labels."""
+"""Classifiers made of what people have: a network, or any function that answers."""
 
+import importlib
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from .. import checks
-from ..errors import InputError
+from ..errors import InputError, MissingData
 from ..types import Classifier
+from .preprocessing import Preprocessing
+
+NOTHING = Preprocessing()
+Labels = Tensor | Sequence[int] | NDArray[np.integer]
+Probabilities = Tensor | Sequence[Sequence[float]] | NDArray[np.floating]
 
 
-def from_logits(network: Callable[[Tensor], Tensor]) -> Classifier:
+def from_logits(
+    network: Callable[[Tensor], Tensor], preprocessing: Preprocessing = NOTHING
+) -> Classifier:
     """Makes a classifier of a network that gives logits ``(B, K)``.
 
     The network is used in the mode that it is in: call ``network.eval()`` first.
@@ -22,24 +34,27 @@ def from_logits(network: Callable[[Tensor], Tensor]) -> Classifier:
     """
 
     def classify(x: Tensor) -> Tensor:
-        logits = network(x)
+        logits = network(prepared(x, preprocessing))
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
             got = checks.shape(logits) if isinstance(logits, Tensor) else type(logits).__name__
             raise InputError(
                 f"the network must give logits of shape ({len(x)}, K), got {got}. "
                 "For a network with another output wrap it in a function that returns its logits."
             )
-        return logits.softmax(1)
+        return logits.float().softmax(1) if logits.dtype != torch.float64 else logits.softmax(1)
 
     return classify
 
 
-def from_labels(label: Callable[[Tensor], Tensor | Sequence[int]], classes: int) -> Classifier:
+def from_labels(
+    label: Callable[[Tensor], Labels], classes: int, preprocessing: Preprocessing = NOTHING
+) -> Classifier:
     """Makes a classifier of anything that gives labels only: a black box, a rule, a person.
 
     Arguments:
         label: Returns one class number for each image in a batch.
         classes: The number of classes K.
+        preprocessing: What is done to the images first.
 
     Example:
         >>> from_labels(lambda x: [1] * len(x), classes=3)(torch.zeros(2, 2))
@@ -49,7 +64,7 @@ def from_labels(label: Callable[[Tensor], Tensor | Sequence[int]], classes: int)
     checks.positive(classes, "classes")
 
     def classify(x: Tensor) -> Tensor:
-        y = torch.as_tensor(label(x), device=x.device)
+        y = _tensor(label(prepared(x, preprocessing)), x.device)
         if y.shape != (len(x),) or y.is_floating_point() or y.dtype == torch.bool:
             raise InputError(
                 f"the labels must be one whole number per image, {len(x)} here, got {y.dtype} of "
@@ -64,3 +79,80 @@ def from_labels(label: Callable[[Tensor], Tensor | Sequence[int]], classes: int)
         return F.one_hot(y.long(), classes).to(x.dtype)
 
     return classify
+
+
+def from_probabilities(
+    function: Callable[[Tensor], Probabilities], preprocessing: Preprocessing = NOTHING
+) -> Classifier:
+    """Makes a classifier of any function that gives rows of probabilities, as tensor or array.
+
+    Example:
+        >>> import numpy as np
+        >>> from_probabilities(lambda x: np.full((len(x), 2), 0.5))(torch.zeros(1, 2))
+        tensor([[0.5000, 0.5000]])
+    """
+
+    def classify(x: Tensor) -> Tensor:
+        p = _tensor(function(prepared(x, preprocessing)), x.device)
+        if p.ndim != 2:
+            raise InputError(
+                f"the function must give rows of probabilities, ({len(x)}, K), got "
+                f"{checks.shape(p)}. For labels use from_labels."
+            )
+        checks.probabilities(p, len(x), p.shape[1], "the function's answer")
+        return p.to(x.dtype)
+
+    return classify
+
+
+def from_string(name: str) -> Classifier:
+    """Finds a classifier by ``package.module:attribute``, the current folder included.
+
+    Example:
+        >>> from_string("leapfactual.data.squares:quadrant")(torch.tensor([[-0.1, 0.2]]))
+        tensor([[0., 1., 0., 0.]])
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise InputError(
+            f"`{name}` must be `package.module:attribute`, for example `my_models:classify`."
+        )
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise MissingData(
+            f"there is no module `{module_name}`, here or installed. Run from the folder that "
+            "holds it, or install it."
+        ) from error
+    finally:
+        sys.path.remove(here)
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = sorted(n for n in vars(module) if not n.startswith("_"))
+            raise InputError(f"`{module_name}` has no `{attribute}`; it has {', '.join(names)}.")
+        found = getattr(found, part)
+    if not callable(found):
+        raise InputError(
+            f"`{name}` must be a function from images to probabilities, got "
+            f"{type(found).__name__}."
+        )
+    return found
+
+
+def _tensor(answer: Labels | Probabilities, device: torch.device) -> Tensor:
+    try:
+        return torch.as_tensor(answer, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"the classifier must answer with numbers, got {type(answer).__name__} ({error})."
+        ) from error
+
+
+def prepared(x: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Returns the images as the classifier wants them; rows pass as they are."""
+    return x if preprocessing is NOTHING else preprocessing(x)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..classifiers import from_labels
 
-NAMES = ("blue", "yellow", "green", "red")
 CENTRES = ((-0.25, -0.25), (-0.25, 0.25), (0.25, -0.25), (0.25, 0.25))
 HALF = 0.25
 

@@ -1,5 +1,27 @@
-"""Generators: what turns images into latents and back."""
+"""Generators: what turns images into latents and back.
 
-from .identity import Identity
+Anything with ``encode(x) → z`` and ``decode(z) → x`` is one; these are ours, and adapters for
+those that others have trained.
+"""
 
-__all__ = ["Identity"]
+from .fit import fit
+from .foreign import LatentDiffusionVAE, from_openvino, stylegan
+from .gan import GAN, Inversion, Inverted
+from .identity import Identity, Standardised
+from .vae import VAE, ConditionalVAE
+from .wae import WAE
+
+__all__ = [
+    "GAN",
+    "VAE",
+    "WAE",
+    "ConditionalVAE",
+    "Identity",
+    "Inversion",
+    "Inverted",
+    "LatentDiffusionVAE",
+    "Standardised",
+    "fit",
+    "from_openvino",
+    "stylegan",
+]

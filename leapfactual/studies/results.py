@@ -52,10 +52,10 @@ def row(
     return Row(setting, method, metric, fmean(values), sem, runs, paper)
 
 
-def hardware() -> str:
+def hardware(device: str = "cpu") -> str:
     """Names the machine that the numbers come from."""
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
+    if device != "cpu":
+        return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {os.cpu_count()} cores"
 
 
@@ -70,13 +70,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write(path: Path, rows: Sequence[Row], *, seed: int, command: str) -> None:
+def write(
+    path: Path, rows: Sequence[Row], *, seed: int, command: str, device: str = "cpu"
+) -> None:
     """Writes the rows as JSON, with seed, command, hardware and versions."""
     content = {
         "rows": [asdict(r) for r in rows],
         "seed": seed,
         "command": command,
-        "hardware": hardware(),
+        "hardware": hardware(device),
         "versions": versions(),
     }
     with atomic(path) as temporary:

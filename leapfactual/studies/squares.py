@@ -29,8 +29,9 @@ import torch
 from torch import Tensor
 
 from ..bases import Uniform
+from ..checkpoints import Epoch
 from ..data import squares
-from ..errors import MissingExtra
+from ..errors import InputError, MissingExtra
 from ..explain import LeapFactual
 from ..explanation import Explanation
 from ..fields import MLPField, VelocityField, expand_time
@@ -39,7 +40,7 @@ from ..flow import Flow
 from ..generators import Identity
 from ..leaps import blend, inject, leap
 from ..solvers import RK4
-from ..training import Epoch, embed, fit
+from ..training import embed, fit
 from . import results
 from .results import Row
 
@@ -65,6 +66,13 @@ class Settings:
     learning_rate: float = 1e-3
     runs: int = 5
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < STEPS_PER_EPOCH or self.steps % STEPS_PER_EPOCH:
+            raise InputError(
+                f"`steps` must be a multiple of {STEPS_PER_EPOCH}, got {self.steps}. "
+                "The published code takes 30,000."
+            )
 
 
 QUICK = Settings(steps=6_000, runs=1)
@@ -159,7 +167,7 @@ def train(
         flow,
         z,
         p,
-        epochs=max(1, settings.steps // STEPS_PER_EPOCH),
+        epochs=settings.steps // STEPS_PER_EPOCH,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         seed=seed,

@@ -1,0 +1,137 @@
+"""The small convolutional encoder and decoder of the paper's appendix, for any image size."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import InputError
+
+
+def padding(height: int, width: int, multiple: int) -> tuple[int, int, int, int]:
+    """Returns how much to pad left, right, top and bottom so that ``multiple`` divides both sides.
+
+    Example:
+        >>> padding(28, 28, 16)
+        (2, 2, 2, 2)
+    """
+    across, down = -width % multiple, -height % multiple
+    return across // 2, across - across // 2, down // 2, down - down // 2
+
+
+def centre_crop(x: Tensor, height: int, width: int) -> Tensor:
+    """Cuts the middle out of images."""
+    top, left = (x.shape[2] - height) // 2, (x.shape[3] - width) // 2
+    return x[:, :, top : top + height, left : left + width]
+
+
+def check_shape(shape: Sequence[int]) -> tuple[int, int, int]:
+    """Wants the shape ``(C, H, W)`` of an image."""
+    if len(shape) != 3 or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise InputError(
+            f"`shape` must be (channels, height, width) of one image, got {shape!r}. "
+            "For example (1, 28, 28)."
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def check_images(x: Tensor, shape: tuple[int, int, int]) -> None:
+    """Wants images of the shape that a generator was made for."""
+    if x.ndim != 4 or tuple(x.shape[1:]) != shape:
+        wanted, got = "(B, {}, {}, {})".format(*shape), f"({', '.join(map(str, x.shape))})"
+        raise InputError(
+            f"`x` must be images of shape {wanted}, got {got}. Resize or convert them first, or "
+            "train a generator for this size."
+        )
+
+
+class ConvEncoder(nn.Module):
+    """Halves the image once for each width, then maps it to a row.
+
+    Arguments:
+        shape: The shape of an image, ``(C, H, W)``.
+        widths: The number of channels after each halving.
+        outputs: The length of the row.
+        condition: How many numbers join the row's input.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], widths: Sequence[int], outputs: int, condition: int = 0
+    ) -> None:
+        super().__init__()
+        channels, height, width = shape
+        self.pad = padding(height, width, 2 ** len(widths))
+        layers: list[nn.Module] = []
+        for before, after in zip([channels, *widths[:-1]], widths, strict=True):
+            layers += [
+                nn.Conv2d(before, after, 3, stride=2, padding=1),
+                nn.BatchNorm2d(after),
+                nn.LeakyReLU(0.2),
+            ]
+        self.convolutions = nn.Sequential(*layers, nn.Flatten())
+        self.linear = nn.Linear(math.prod(coarsest(shape, widths)) + condition, outputs)
+
+    def forward(self, x: Tensor, c: Tensor | None = None) -> Tensor:
+        """Returns one row for each image, under the condition ``c`` if there is one."""
+        h = self.convolutions(F.pad(x, self.pad))
+        out: Tensor = self.linear(h if c is None else torch.cat([h, c], dim=1))
+        return out
+
+
+class ConvDecoder(nn.Module):
+    """Mirrors :class:`ConvEncoder`, with a last convolution and a sigmoid.
+
+    Arguments:
+        shape: The shape of an image, ``(C, H, W)``.
+        widths: The encoder's widths.
+        features: The length of a latent.
+        condition: How many numbers join the latent.
+        kernel: The size of the last convolution, which takes no padding. The paper's text has 1;
+            the published code has 5, which brings padded digits of 32 pixels back to 28.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        widths: Sequence[int],
+        features: int,
+        condition: int = 0,
+        kernel: int = 1,
+    ) -> None:
+        super().__init__()
+        self.shape, self.start = shape, coarsest(shape, widths)
+        room = min(n + sum(p) for n, p in zip(shape[1:], _pads(shape, widths), strict=True))
+        if not 1 <= kernel <= room - min(shape[1:]) + 1:
+            raise InputError(
+                f"`kernel` {kernel} does not fit: images of {shape[1]} × {shape[2]} are padded to "
+                f"{room}, so it can be at most {room - min(shape[1:]) + 1}."
+            )
+        self.linear = nn.Linear(features + condition, math.prod(self.start))
+        layers: list[nn.Module] = []
+        backwards = list(reversed(widths))
+        for before, after in zip(backwards, [*backwards[1:], widths[0]], strict=True):
+            layers += [
+                nn.ConvTranspose2d(before, after, 3, stride=2, padding=1, output_padding=1),
+                nn.BatchNorm2d(after),
+                nn.LeakyReLU(0.2),
+            ]
+        self.convolutions = nn.Sequential(*layers, nn.Conv2d(widths[0], shape[0], kernel))
+
+    def forward(self, z: Tensor, c: Tensor | None = None) -> Tensor:
+        """Returns one image for each latent, under the condition ``c`` if there is one."""
+        h = self.linear(z if c is None else torch.cat([z, c], dim=1))
+        x: Tensor = self.convolutions(h.reshape(-1, *self.start))
+        return centre_crop(x.sigmoid(), *self.shape[1:])
+
+
+def _pads(shape: tuple[int, int, int], widths: Sequence[int]) -> list[tuple[int, int]]:
+    left, right, top, bottom = padding(shape[1], shape[2], 2 ** len(widths))
+    return [(top, bottom), (left, right)]
+
+
+def coarsest(shape: tuple[int, int, int], widths: Sequence[int]) -> tuple[int, int, int]:
+    """Returns the shape that an image has after all halvings."""
+    multiple = 2 ** len(widths)
+    return widths[-1], -(-shape[1] // multiple), -(-shape[2] // multiple)

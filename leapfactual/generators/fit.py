@@ -1,0 +1,268 @@
+"""Training of autoencoders: one loop for VAE and WAE, with the terms that keep texture.
+
+Besides the model's own objective two terms on the reconstruction can be asked for. A *perceptual*
+term compares features of image and reconstruction, so that what blurs is missed. An *adversarial*
+one has a critic tell patches of images from patches of reconstructions, so that texture is drawn
+where it cannot be remembered.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import checks
+from ..checkpoints import Epoch, Training, epoch_generator
+from ..errors import InputError, TrainingError
+from ..pictures import save_grid
+
+Perceptual = Callable[[Tensor, Tensor], Tensor]
+
+
+class Autoencoder(Protocol):
+    """Is what can be trained here: a module with an objective, and the generator's two methods."""
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Returns latents."""
+        ...
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Returns images."""
+        ...
+
+    def loss(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Returns the objective and the reconstruction."""
+        ...
+
+
+class Indexed(Protocol):
+    """Is a set of images that can be drawn from at random: a tensor, or :class:`data.Images`."""
+
+    def __len__(self) -> int:
+        """The number of images."""
+        ...
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        """Returns the images of some rows."""
+        ...
+
+
+def fit(
+    model: Autoencoder,
+    images: Indexed,
+    *,
+    epochs: int = 100,
+    batch_size: int = 256,
+    learning_rate: float = 5e-3,
+    weight_decay: float = 0.0,
+    schedule: str = "constant",
+    ema: float = 0.0,
+    perceptual: Perceptual | None = None,
+    perceptual_weight: float = 10.0,
+    adversarial_weight: float = 0.0,
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+    precision: str = "float32",
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    look: str | Path | None = None,
+    on_epoch: Callable[[Epoch], object] | None = None,
+) -> list[float]:
+    """Trains an autoencoder in place, on the device that it is on.
+
+    The defaults are the paper's for Morpho-MNIST.
+
+    Arguments:
+        model: A :class:`VAE`, a :class:`WAE`, or anything with the same three methods.
+        images: Images ``(N, C, H, W)`` in [0, 1], or a set that can be indexed with rows.
+        epochs: How often to go through the images.
+        batch_size: How many images to a step.
+        learning_rate: The learning rate, at its largest.
+        weight_decay: The weight decay; with one, AdamW is used.
+        schedule: ``constant``, or ``cosine`` for a rate that falls to zero at the end.
+        ema: The decay of a moving average of the weights, which become the trained ones.
+        perceptual: A distance between two batches of images, with one value each.
+        perceptual_weight: How much it counts.
+        adversarial_weight: How much the critic counts; 0 for none.
+        augment: Changes a batch of images before it is used, with the epoch's randomness.
+        precision: ``float32``, or ``bfloat16`` for mixed precision on a GPU.
+        seed: The seed of everything random, the model's initial weights excepted.
+        checkpoint: A file to keep the state in after every epoch. When it exists, training goes
+            on from there, to the very same weights.
+        look: A PNG file to draw images and reconstructions into after every epoch.
+        on_epoch: Called after every epoch, to show progress.
+
+    Returns:
+        The mean loss of every epoch.
+
+    Example:
+        >>> from leapfactual.generators import VAE, fit
+        >>> len(fit(VAE((1, 8, 8), features=2), torch.rand(16, 1, 8, 8), epochs=2))
+        2
+    """
+    module = _module(model)
+    _check(images, epochs, batch_size, learning_rate, schedule, precision)
+    device = next(module.parameters()).device
+    modules: dict[str, nn.Module] = {"model": module}
+    sample = images[torch.arange(min(8, len(images)))]
+    checks.images(sample, "images")
+    if adversarial_weight:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            modules["critic"] = Critic(sample.shape[1]).to(device)
+    kind = torch.optim.AdamW if weight_decay else torch.optim.Adam
+    optimisers: dict[str, torch.optim.Optimizer] = {
+        name: kind(part.parameters(), lr=learning_rate, weight_decay=weight_decay)
+        for name, part in modules.items()
+    }
+    settings = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "schedule": schedule,
+        "ema": ema,
+        "perceptual_weight": perceptual_weight if perceptual else 0.0,
+        "adversarial_weight": adversarial_weight,
+        "precision": precision,
+        "seed": seed,
+    }
+    training = Training(settings, _fingerprint(images, sample), modules, optimisers, ema)
+    if checkpoint is not None and Path(checkpoint).exists():
+        training.read(Path(checkpoint))
+    steps = math.ceil(len(images) / batch_size)
+
+    def rate(step: int) -> float:
+        if schedule == "constant":
+            return learning_rate
+        return learning_rate * 0.5 * (1 + math.cos(math.pi * step / (steps * epochs)))
+
+    def objective(x: Tensor, generator: torch.Generator) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            loss, back = model.loss(x, generator)
+            if perceptual is not None:
+                loss = loss + perceptual_weight * perceptual(back, x).mean()
+            if adversarial_weight:
+                loss = loss - adversarial_weight * _criticised(
+                    modules["critic"], optimisers["critic"], x, back
+                )
+        return loss
+
+    started = time.perf_counter()
+    for part in modules.values():
+        part.train()
+    try:
+        for epoch in range(len(training.losses), epochs):
+            generator = epoch_generator(seed, epoch, device)
+            order = torch.randperm(len(images), generator=generator, device=device).cpu()
+            total = torch.zeros((), device=device)
+            for step, rows in enumerate(torch.split(order, batch_size), epoch * steps):
+                for optimiser in optimisers.values():
+                    optimiser.param_groups[0]["lr"] = rate(step)
+                x = images[rows].to(device)
+                if augment is not None:
+                    x = augment(x, generator)
+                loss = objective(x, generator)
+                optimisers["model"].zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimisers["model"].step()
+                training.average()
+                total += loss.detach() * len(rows)
+            training.losses.append(_finite(total.item() / len(images), epoch, learning_rate))
+            if checkpoint is not None:
+                training.write(Path(checkpoint))
+            if look is not None:
+                draw_look(model, sample.to(device), look)
+            if on_epoch is not None:
+                seconds = time.perf_counter() - started
+                on_epoch(Epoch(epoch + 1, epochs, training.losses[-1], seconds))
+    finally:
+        module.eval()
+    training.finish()
+    return list(training.losses)
+
+
+@torch.no_grad()
+def draw_look(model: Autoencoder, x: Tensor, path: str | Path) -> None:
+    """Draws images in a first row and their reconstructions below."""
+    module = _module(model)
+    mode = module.training
+    module.eval()
+    back = model.decode(model.encode(x)).clamp(0, 1)
+    module.train(mode)
+    save_grid(torch.cat([x, back]), path, columns=len(x), zoom=max(1, 64 // x.shape[3]))
+
+
+class Critic(nn.Module):
+    """Tells patches of images from patches of reconstructions."""
+
+    def __init__(self, channels: int, widths: Sequence[int] = (32, 64, 128)) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, after in zip([channels, *widths[:-1]], widths, strict=True):
+            convolution = nn.Conv2d(before, after, 4, stride=2, padding=1)
+            layers += [nn.utils.parametrizations.spectral_norm(convolution), nn.LeakyReLU(0.2)]
+        self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-1], 1, 3, padding=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns one number for each patch, large for images."""
+        out: Tensor = self.layers(x)
+        return out
+
+
+def _criticised(
+    critic: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, back: Tensor
+) -> Tensor:
+    """Lets the critic learn from a batch, and returns what it says of the reconstructions."""
+    loss = F.relu(1 - critic(x)).mean() + F.relu(1 + critic(back.detach())).mean()
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    said: Tensor = critic(back).mean()
+    return said
+
+
+def _module(model: Autoencoder) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"`model` must be a torch module such as VAE or WAE, got {type(model).__name__}."
+        )
+    return model
+
+
+def _check(
+    images: Indexed, epochs: int, batch_size: int, rate: float, schedule: str, precision: str
+) -> None:
+    checks.positive(epochs, "epochs")
+    checks.positive(batch_size, "batch_size")
+    if not len(images):
+        raise InputError("`images` must hold at least one image, got none. Check the path.")
+    if not 0 < rate < math.inf:
+        raise InputError(f"`learning_rate` must be positive, got {rate!r}. Try 1e-3.")
+    for name, value, known in (
+        ("schedule", schedule, ("constant", "cosine")),
+        ("precision", precision, ("float32", "bfloat16")),
+    ):
+        if value not in known:
+            raise InputError(f"`{name}` must be one of {list(known)}, got {value!r}.")
+
+
+def _finite(loss: float, epoch: int, rate: float) -> float:
+    if not math.isfinite(loss):
+        raise TrainingError(
+            f"training diverged in epoch {epoch + 1}: the loss is {loss}. Lower learning_rate "
+            f"(now {rate:g})."
+        )
+    return loss
+
+
+def _fingerprint(images: Indexed, sample: Tensor) -> str:
+    """Recognises a set of images by its size and its first images, without reading all of it."""
+    digest = hashlib.sha256(f"{len(images)} {tuple(sample.shape)}".encode())
+    digest.update(sample.detach().cpu().float().contiguous().numpy().tobytes())
+    return digest.hexdigest()
