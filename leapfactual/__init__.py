@@ -10,8 +10,11 @@ from . import data as data
 from . import errors as errors
 from . import fields as fields
 from . import generators as generators
+from . import testing as testing
+from .agreements import agreement
+from .bundle import Bundle
 from .explain import Explainer, LeapFactual
-from .explanation import Explanation, Status
+from .explanation import Explanation
 from .fields import MLPField, UNet1dField, VelocityField
 from .flow import Flow
 from .leaps import Leaps, blend, inject, leap
@@ -22,6 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "RK4",
+    "Bundle",
     "Dopri5",
     "Euler",
     "Explainer",
@@ -32,9 +36,9 @@ __all__ = [
     "Leaps",
     "MLPField",
     "Midpoint",
-    "Status",
     "UNet1dField",
     "VelocityField",
+    "agreement",
     "blend",
     "embed",
     "fit",

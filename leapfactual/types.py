@@ -16,6 +16,7 @@ Generators and classifiers are protocols: anything with the right methods will d
 to inherit from us.
 """
 
+from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -40,4 +41,13 @@ class Classifier(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns one row of probabilities ``(B, K)`` for each image in ``x``."""
+        ...
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """Is a set of images too large for memory, which can be gone through in batches."""
+
+    def batches(self, batch_size: int) -> Iterator[Tensor]:
+        """Yields batches of images, in order."""
         ...

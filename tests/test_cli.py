@@ -1,12 +1,15 @@
+import hashlib
 import json
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from typer.testing import CliRunner
 
 import leapfactual as lf
 from leapfactual import cli
+from leapfactual.data import packages
 from leapfactual.studies import squares
 
 run = CliRunner().invoke
@@ -101,3 +104,42 @@ def test_a_known_error_is_one_line_and_an_unknown_one_keeps_its_traceback(tmp_pa
     assert unknown.returncode == 1
     assert "Traceback" in unknown.stderr
     assert "ZeroDivisionError" in unknown.stderr
+
+
+def test_data_list_and_get(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path))
+    listed = run(cli.app, ["data", "list"], terminal_width=200)
+    assert "radio-galaxies" in listed.output
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as file:
+        file.writestr("pkg/a.bin", b"content")
+    member = packages.Member("pkg/a.bin", hashlib.sha256(b"content").hexdigest())
+    card = packages.Card("little", "a little file", "little", "1.0", "CC0", (member,))
+    monkeypatch.setitem(packages.CARDS, "little", card)
+    got = run(cli.app, ["data", "get", "little", "--archive", str(tmp_path / "a.whl")])
+    assert got.exit_code == 0, got.output
+    assert "Licence: CC0" in got.output
+    assert (tmp_path / "little" / "a.bin").read_bytes() == b"content"
+
+
+def test_inspect_shows_a_bundle_and_refuses_a_damaged_one(tmp_path):
+    x, _ = lf.data.squares.sample(20)
+    flow = lf.Flow(lf.MLPField(2, 4))
+    names = ["[bold]blue", "yellow", "green", "red"]
+    bundle = lf.Bundle.make(
+        lf.generators.Identity(),
+        flow,
+        lf.data.squares.quadrant,
+        x,
+        classes=names,
+        plan=[lf.blend(15, 0.1)],
+        training={"epochs": 3},
+    )
+    bundle.save(tmp_path / "b")
+    shown = run(cli.app, ["inspect", str(tmp_path / "b")])
+    assert shown.exit_code == 0, shown.output
+    for part in ("[bold]blue, yellow", "15 leaps, 0.1 / 0.1", "epochs: 3", "flow.safetensors"):
+        assert part in shown.output
+    (tmp_path / "b" / "flow.safetensors").write_bytes(b"broken")
+    damaged = run(cli.app, ["inspect", str(tmp_path / "b")])
+    assert damaged.exit_code == 1
+    assert isinstance(damaged.exception, lf.errors.InputError)

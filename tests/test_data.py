@@ -1,6 +1,26 @@
-import torch
+"""Data: every kind of source, broken and hostile files, named data sets."""
 
-from leapfactual.data import squares
+import gzip
+import io
+import pickle
+import random
+import struct
+import subprocess
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import leapfactual as lf
+from leapfactual.data import open_images, packages, read_image, squares
+from leapfactual.data.arrays import read_arrays
+from leapfactual.errors import InputError, MissingData, MissingExtra
+from leapfactual.generators import Identity
+
+GREY = np.arange(30, dtype=np.uint8).reshape(5, 6) * 8
+COLOUR = np.stack([GREY, 255 - GREY, GREY // 2], axis=2)
 
 
 def test_squares_are_what_the_paper_says():
@@ -11,3 +31,431 @@ def test_squares_are_what_the_paper_says():
     assert y.bincount().tolist() == [1000] * 4
     assert torch.equal(squares.quadrant(z).argmax(1), y)
     assert torch.equal(squares.sample(8, seed=3)[0], squares.sample(8, seed=3)[0])
+
+
+# -- single images --
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp", "tiff"])
+@pytest.mark.parametrize("pixels", [GREY, COLOUR], ids=["grey", "colour"])
+def test_lossless_formats_give_the_pixels_back(tmp_path, suffix, pixels):
+    path = tmp_path / f"i.{suffix}"
+    Image.fromarray(pixels).save(path, **({"lossless": True} if suffix == "webp" else {}))
+    image = read_image(path)
+    if suffix == "webp" and pixels.ndim == 2:
+        image = image[:1]
+    expected = torch.tensor(pixels / 255).float()
+    expected = expected[None] if pixels.ndim == 2 else expected.permute(2, 0, 1)
+    torch.testing.assert_close(image, expected)
+
+
+def test_jpeg_comes_near(tmp_path):
+    Image.fromarray(COLOUR).save(tmp_path / "i.jpg", quality=98, subsampling=0)
+    image = read_image(tmp_path / "i.jpg")
+    assert (image - torch.tensor(COLOUR / 255).permute(2, 0, 1)).abs().mean() < 0.05
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+def test_16_bits_are_kept(tmp_path, suffix):
+    pixels = np.arange(30, dtype=np.uint16).reshape(5, 6) * 2000
+    Image.fromarray(pixels).save(tmp_path / f"i.{suffix}")
+    torch.testing.assert_close(
+        read_image(tmp_path / f"i.{suffix}")[0], torch.tensor(pixels / 65535).float()
+    )
+
+
+def test_palettes_bits_and_alpha(tmp_path):
+    Image.fromarray(COLOUR).convert("P").save(tmp_path / "p.png")
+    assert read_image(tmp_path / "p.png").shape == (3, 5, 6)
+    Image.fromarray(GREY > 100).save(tmp_path / "bits.png")
+    assert read_image(tmp_path / "bits.png").unique().tolist() == [0, 1]
+    opaque = np.dstack([COLOUR, np.full_like(GREY, 255)])
+    Image.fromarray(opaque).save(tmp_path / "opaque.png")
+    torch.testing.assert_close(
+        read_image(tmp_path / "opaque.png"), torch.tensor(COLOUR / 255).float().permute(2, 0, 1)
+    )
+    opaque[0, 0, 3] = 9
+    Image.fromarray(opaque).save(tmp_path / "clear.png")
+    with pytest.raises(InputError, match=r"clear\.png has transparent parts"):
+        read_image(tmp_path / "clear.png")
+
+
+def bomb():
+    """A PNG header that claims 50,000 × 50,000 pixels."""
+
+    def chunk(kind, content):
+        import zlib
+
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+    )
+
+
+def test_decompression_bombs_are_refused_before_they_are_unpacked(tmp_path):
+    (tmp_path / "bomb.png").write_bytes(bomb())
+    with pytest.raises(InputError, match=r"bomb\.png"):
+        read_image(tmp_path / "bomb.png")
+    Image.new("1", (6000, 6000)).save(tmp_path / "large.png")
+    with pytest.raises(InputError, match="6000 × 6000 pixels, more than 25 million"):
+        read_image(tmp_path / "large.png")
+
+
+def test_thousands_of_damaged_images_are_read_or_refused(tmp_path):
+    """Each mutation gives an image in [0, 1] or an InputError that names the file; never else."""
+    rng = random.Random(0)
+    outcomes = {"read": 0, "refused": 0}
+    for suffix in ("png", "jpg", "webp", "tiff"):
+        buffer = io.BytesIO()
+        kind = {"jpg": "JPEG", "tiff": "TIFF"}.get(suffix, suffix.upper())
+        Image.fromarray(COLOUR).save(buffer, format=kind)
+        whole = buffer.getvalue()
+        for _ in range(400):
+            data = bytearray(whole)
+            for _ in range(rng.randint(1, 8)):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+            if rng.random() < 0.3:
+                del data[rng.randrange(len(data)) :]
+            path = tmp_path / f"m.{suffix}"
+            path.write_bytes(data)
+            try:
+                image = read_image(path)
+            except InputError as error:
+                assert f"m.{suffix}" in str(error)
+                outcomes["refused"] += 1
+            else:
+                assert image.min() >= 0
+                assert image.max() <= 1
+                outcomes["read"] += 1
+    assert min(outcomes.values()) > 100
+
+
+# -- sets --
+
+
+def folder_of(path, names, pixels=GREY):
+    path.mkdir(parents=True, exist_ok=True)
+    for n, name in enumerate(names):
+        Image.fromarray(pixels + np.uint8(n)).save(path / name)
+    return path
+
+
+def test_a_folder_of_class_folders(tmp_path):
+    folder_of(tmp_path / "cats", ["a.png", "b.PNG"])
+    folder_of(tmp_path / "dogs", ["c.png"])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "notes.txt").write_text("not an image")
+    images = open_images(tmp_path)
+    assert images.classes == ("cats", "dogs")
+    assert images.labels.tolist() == [0, 0, 1]
+    assert images.shape == (1, 5, 6)
+    assert images.names[2].endswith("c.png")
+    assert str(images) == "Images(3 of 1 × 5 × 6, 2 classes)"
+
+
+def test_a_flat_folder_a_list_and_one_file(tmp_path):
+    folder_of(tmp_path, ["b.png", "a.png"])
+    images = open_images(tmp_path)
+    assert images.labels is None
+    assert [n[-5:] for n in images.names] == ["a.png", "b.png"]
+    assert len(open_images([tmp_path / "b.png", tmp_path / "a.png"])) == 2
+    assert len(open_images(tmp_path / "a.png")) == 1
+
+
+@pytest.mark.parametrize("layout", ["NHW", "NHWC", "NCHW"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+def test_npz_and_hdf5(tmp_path, layout, dtype):
+    h5py = pytest.importorskip("h5py")
+    shape = {"NHW": (7, 5, 6), "NHWC": (7, 5, 6, 3), "NCHW": (7, 3, 5, 6)}[layout]
+    unit = np.random.default_rng(0).random(shape)
+    scale = {np.uint8: 255, np.uint16: 65535, np.float32: 1}[dtype]
+    array = (unit * scale).astype(dtype)
+    labels = np.array([3, 1, 3, 3, 1, 9, 9])
+    np.savez(tmp_path / "a.npz", images=array, labels=labels)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"], file["ans"] = array, labels
+    for name in ("a.npz", "a.h5"):
+        images = open_images(tmp_path / name)
+        assert images.shape == ((1 if layout == "NHW" else 3), 5, 6)
+        assert images.classes == ("1", "3", "9")
+        assert images.labels.tolist() == [1, 0, 1, 1, 0, 2, 2]
+        expected = torch.tensor(array.astype(np.float64) / scale).float()
+        if layout == "NHW":
+            expected = expected[:, None]
+        elif layout == "NHWC":
+            expected = expected.permute(0, 3, 1, 2)
+        torch.testing.assert_close(images[torch.tensor([4, 0, 4])], expected[[4, 0, 4]])
+        torch.testing.assert_close(torch.cat(list(images.batches(3))), expected)
+
+
+def test_the_layout_of_galaxy10(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "Galaxy10_DECals.h5", "w") as file:
+        file["images"] = np.random.default_rng(0).integers(
+            0, 256, (4, 256, 256, 3), dtype=np.uint8
+        )
+        file["ans"] = np.array([0, 9, 5, 0], dtype=np.uint8)
+    images = open_images(tmp_path / "Galaxy10_DECals.h5", size=(128, 128))
+    assert images[:2].shape == (2, 3, 128, 128)
+    assert images.classes == ("0", "5", "9")
+
+
+def test_indexing_like_a_tensor(tmp_path):
+    folder_of(tmp_path, [f"{n}.png" for n in range(5)])
+    images = open_images(tmp_path)
+    whole = images[:]
+    assert torch.equal(images[3], whole[3:4])
+    assert torch.equal(images[1:4], whole[1:4])
+    assert torch.equal(images[torch.tensor([4, 1])], whole[[4, 1]])
+    assert torch.equal(images[torch.tensor([True, False, False, True, False])], whole[[0, 3]])
+    assert images[:0].shape == (0, 1, 5, 6)
+
+
+def test_sizes_and_channels_are_made_equal_when_asked(tmp_path):
+    folder_of(tmp_path, ["a.png"])
+    folder_of(tmp_path, ["b.png"], COLOUR)
+    Image.fromarray(GREY).resize((9, 9)).save(tmp_path / "c.png")
+    images = open_images(tmp_path)
+    assert len(images) == 1
+    assert [b.name[-5:] for b in images.broken] == ["b.png", "c.png"]
+    assert "3 channels, the first image 1. Pass channels" in images.broken[0].reason
+    assert "9 × 9 pixels, the first image 5 × 6. Pass size" in images.broken[1].reason
+    assert "2 left out" in str(images)
+    every = open_images(tmp_path, size=(8, 8), channels=3)
+    assert every[:].shape == (3, 3, 8, 8)
+    assert not every.broken
+
+
+def test_broken_files_are_named_and_the_rest_is_done(tmp_path):
+    folder_of(tmp_path / "x", ["a.png", "b.png", "c.png"])
+    (tmp_path / "x" / "b.png").write_bytes((tmp_path / "x" / "a.png").read_bytes()[:40])
+    (tmp_path / "x" / "d.jpg").write_text("not a picture")
+    seen = []
+    images = open_images(tmp_path, on_image=lambda n, of: seen.append((n, of)))
+    assert len(images) == 2
+    assert [b.name.rsplit("/")[-1] for b in images.broken] == ["b.png", "d.jpg"]
+    assert seen[-1] == (4, 4)
+    z, _ = lf.embed(images, Flat(), lambda x: torch.ones(len(x), 1))
+    assert len(z) == len(images.names) == len(images.labels) == 2
+
+
+class Flat(Identity):
+    def encode(self, x):
+        return x.flatten(1)
+
+
+def test_an_array_with_bad_pixels_names_them(tmp_path):
+    array = np.zeros((3, 4, 4), dtype=np.float32)
+    array[1, 0, 0] = np.nan
+    array[2, 0, 0] = 7
+    np.savez(tmp_path / "a.npz", images=array)
+    images = open_images(tmp_path / "a.npz")
+    assert len(images) == 1
+    assert [b.name[-3:] for b in images.broken] == ["[1]", "[2]"]
+    assert "outside [0, 1], from 0 to 7" in images.broken[1].reason
+
+
+def npz(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda p: p / "nothing", MissingData, "there is nothing at"),
+        (lambda p: p, InputError, "holds no images"),
+        (lambda p: [], InputError, "the list of files is empty"),
+        (lambda p: [p / "none.png"], InputError, "no image in .* that can be read: 1 were tried"),
+        (
+            lambda p: npz(p / "a.npz", pixels=np.zeros(3)),
+            InputError,
+            "named one of images.*it has pixels",
+        ),
+        (
+            lambda p: npz(p / "a.npz", images=np.zeros(3)),
+            InputError,
+            r"of shape \(N, H, W\).*got \(3,\)",
+        ),
+        (lambda p: npz(p / "a.npz", images=np.zeros((2, 5, 5, 5))), InputError, "1 or 3 channels"),
+        (
+            lambda p: npz(p / "a.npz", images=np.zeros((2, 5, 5)), labels=np.zeros(3)),
+            InputError,
+            "one label per image, got 3 labels for 2",
+        ),
+        (
+            lambda p: npz(p / "a.npz", images=np.array([{"a": 1}], dtype=object)),
+            InputError,
+            "cannot be read.*allow_pickle",
+        ),
+        (
+            lambda p: npz(p / "a.npz", images=np.zeros((1, 2, 2), dtype=int)),
+            InputError,
+            "of type int64",
+        ),
+    ],
+)
+def test_wrong_sources_are_named(tmp_path, make, error, message):
+    with pytest.raises(error, match=message):
+        open_images(make(tmp_path))
+
+
+def test_files_of_other_kinds_and_mixed_folders_are_named(tmp_path):
+    (tmp_path / "a.csv").write_text("")
+    with pytest.raises(InputError, match="neither a folder nor an"):
+        open_images(tmp_path / "a.csv")
+    for name in ("broken.npz", "broken.h5"):
+        (tmp_path / name).write_bytes(b"broken")
+        with pytest.raises(InputError, match="cannot be read"):
+            open_images(tmp_path / name)
+    folder_of(tmp_path / "mixed" / "cats", ["a.png"])
+    folder_of(tmp_path / "mixed", ["b.png"])
+    with pytest.raises(InputError, match=r"both class folders \(cats, …\) and 1 loose"):
+        open_images(tmp_path / "mixed")
+    with pytest.raises(InputError, match="`channels` must be 1 or 3, got 4"):
+        open_images(tmp_path / "mixed" / "cats", channels=4)
+
+
+def test_a_zip_bomb_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("leapfactual.data.images.MOST_BYTES", 1000)
+    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((100, 10, 10), dtype=np.uint8))
+    with pytest.raises(InputError, match="unpacks to .* GiB"):
+        open_images(tmp_path / "a.npz")
+
+
+def test_hdf5_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "a.h5").write_text("")
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with pytest.raises(MissingExtra, match=r"leapfactual\[hdf5\]"):
+        open_images(tmp_path / "a.h5")
+
+
+# -- named data sets --
+
+
+@pytest.fixture
+def little(tmp_path, monkeypatch):
+    """A card and an archive of our own, and an empty cache."""
+    import hashlib
+
+    monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path / "cache"))
+    member = packages.Member("pkg/data/little.bin", hashlib.sha256(b"content").hexdigest())
+    card = packages.Card("little", "a little file", "little-package", "1.0", "CC0", (member,))
+    monkeypatch.setitem(packages.CARDS, "little", card)
+    archive = tmp_path / "little_package-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("pkg/data/little.bin", b"content")
+    return archive
+
+
+def test_get_unpacks_checks_and_keeps(little, tmp_path):
+    (path,) = packages.get("little", little)
+    assert path == tmp_path / "cache" / "little" / "little.bin"
+    assert path.read_bytes() == b"content"
+    little.unlink()
+    assert packages.get("little") == [path], "it is in the cache now"
+
+
+def test_source_archives_work_too(little, tmp_path):
+    import tarfile
+
+    with tarfile.open(tmp_path / "little.tar.gz", "w:gz") as tar:
+        info = tarfile.TarInfo("little-1.0/pkg/data/little.bin")
+        info.size = 7
+        tar.addfile(info, io.BytesIO(b"content"))
+    (path,) = packages.get("little", tmp_path / "little.tar.gz")
+    assert path.read_bytes() == b"content"
+
+
+def test_an_exchanged_file_is_refused_and_nothing_is_left(little, tmp_path):
+    with zipfile.ZipFile(little, "w") as file:
+        file.writestr("pkg/data/little.bin", b"other")
+    with pytest.raises(InputError, match="It is another file; nothing was written"):
+        packages.get("little", little)
+    little.write_bytes(b"no archive")
+    with pytest.raises(InputError, match="not the archive that was expected"):
+        packages.get("little", little)
+    with pytest.raises(MissingData, match="there is no archive"):
+        packages.get("little", tmp_path / "nothing.whl")
+    assert not list((tmp_path / "cache").rglob("*.bin"))
+
+
+def test_a_failed_download_leaves_nothing_and_says_how_to_go_on(little, tmp_path, monkeypatch):
+    def fails(command, **options):
+        assert command[-1] == "little-package==1.0"
+        return subprocess.CompletedProcess(command, 1, "", "ERROR: No matching distribution found")
+
+    monkeypatch.setattr(subprocess, "run", fails)
+    with pytest.raises(MissingData, match=r"No matching distribution.*data get little --archive"):
+        packages.get("little")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_unknown_names_and_missing_files_are_named(little):
+    with pytest.raises(InputError, match="`cats` is not a data set that we know: mnist"):
+        packages.get("cats")
+    with pytest.raises(MissingData, match="Run `leapfactual data get little`"):
+        packages.files("little")
+
+
+def test_only_arrays_are_read_from_pickles():
+    arrays = (np.arange(3), {"a": np.zeros((2, 2), dtype=np.float32)})
+    found = read_arrays(pickle.dumps(arrays, protocol=4))
+    np.testing.assert_array_equal(found[0], arrays[0])
+    for hostile in (print, subprocess.Popen, torch.Tensor):
+        with pytest.raises(InputError, match="only arrays are read"):
+            read_arrays(pickle.dumps(hostile))
+    with pytest.raises(InputError, match="damaged"):
+        read_arrays(b"\x80\x02garbage")
+
+
+def idx(array):
+    header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(np.uint8).tobytes()
+
+
+def test_digits_from_idx_files(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 28, 28))
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pixels)))
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.arange(5)))
+    test = lf.data.digits("test", tmp_path)
+    assert str(test) == "Dataset(5 images of 1 × 28 × 28, 10 classes)"
+    torch.testing.assert_close(test.images[:, 0], torch.tensor(pixels / 255).float())
+    assert test.labels.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(MissingData, match="there is no train-images"):
+        lf.data.digits("train", tmp_path)
+    with pytest.raises(InputError, match="'train' or 'test', got 'all'"):
+        lf.data.digits("all", tmp_path)
+    for broken in (b"", idx(pixels)[:50], b"\x00\x00\x09\x03" + b"\0" * 40):
+        (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(broken))
+        with pytest.raises(InputError, match="is no whole IDX file"):
+            lf.data.digits("test", tmp_path)
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pixels[:3])))
+    with pytest.raises(InputError, match="3 t10k images and 5 labels"):
+        lf.data.digits("test", tmp_path)
+
+
+def test_digits_from_the_cache(tmp_path, monkeypatch):
+    """A file in the layout of the package: three parts of pixels over 256, in a pickle."""
+    monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path))
+    with pytest.raises(MissingData, match="Run `leapfactual data get mnist`"):
+        lf.data.digits("train")
+    bytes_ = np.random.default_rng(0).integers(0, 256, (6, 784))
+    parts = [
+        ((bytes_[n : n + 2] / 256).astype(np.float32), np.array([n, n + 1])) for n in (0, 2, 4)
+    ]
+    (tmp_path / "mnist").mkdir()
+    content = gzip.compress(pickle.dumps(tuple(parts), protocol=4))
+    (tmp_path / "mnist" / "mnist.pkl.gz").write_bytes(content)
+    train, test = lf.data.digits("train"), lf.data.digits("test")
+    torch.testing.assert_close(train.images.flatten(1), torch.tensor(bytes_[:4] / 255).float())
+    assert train.labels.tolist() == [0, 1, 2, 3]
+    assert test.labels.tolist() == [4, 5]

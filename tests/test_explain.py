@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import leapfactual as lf
 from leapfactual.errors import InputError
 from leapfactual.explain import converse
+from leapfactual.explanation import Status
 from leapfactual.generators import Identity
 from leapfactual.testing import GaussianOracle, check_explainer
 
@@ -83,7 +84,7 @@ def test_status_leaps_and_cost():
     z, _ = ORACLE.sample(50)
     found = explainer().explain(z, 1)
     already = found.source == 1
-    assert set(found.status) == {lf.Status.REACHED, lf.Status.ALREADY_THERE}
+    assert set(found.status) == {Status.REACHED, Status.ALREADY_THERE}
     assert (found.first[already] == 0).all()
     assert (found.first[~already] > 0).all()
     assert (found.leaps == found.first + 4).all(), (
@@ -100,7 +101,7 @@ def test_status_leaps_and_cost():
 def test_not_reached_is_an_outcome():
     z, y = ORACLE.sample(5)
     found = explainer([lf.blend(2, 0.05)]).explain(z[y == 0], 1)
-    assert found.status == [lf.Status.NOT_REACHED] * 5
+    assert found.status == [Status.NOT_REACHED] * 5
     assert (found.first == -1).all()
     assert (found.leaps == 2).all()
     assert (found.margin < 0).all()
@@ -128,7 +129,7 @@ def test_returns_the_last_iterate_inside_the_class():
     path = found.path.z[0, : int(found.path.taken[0]) + 1]
     labels = strip(path).argmax(1)
     assert labels[-1] == 0, "the walk has left the strip"
-    assert found.status == [lf.Status.REACHED]
+    assert found.status == [Status.REACHED]
     assert int(found.leaps) == int(labels.nonzero().max())
     torch.testing.assert_close(found.z_counterfactual[0], path[int(found.leaps)])
     asked = (~found.path.probabilities[0].isnan()).any(1)[: len(path)]
@@ -201,7 +202,7 @@ def test_answers_are_read_before_they_are_rounded():
         torch.zeros(1, 1), 1
     )
     assert found.label.tolist() == [1]
-    assert found.status == [lf.Status.ALREADY_THERE]
+    assert found.status == [Status.ALREADY_THERE]
 
 
 def test_only_moving_images_are_asked_about():

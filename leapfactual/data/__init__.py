@@ -1,5 +1,16 @@
-"""Data sets."""
+"""Data: images on disk, data sets by name, and the toy."""
 
-from . import squares
+from . import packages, squares
+from .digits import Dataset, digits
+from .images import Broken, Images, open_images, read_image
 
-__all__ = ["squares"]
+__all__ = [
+    "Broken",
+    "Dataset",
+    "Images",
+    "digits",
+    "open_images",
+    "packages",
+    "read_image",
+    "squares",
+]

@@ -8,6 +8,7 @@ from .fit import fit
 from .foreign import LatentDiffusionVAE, from_openvino, stylegan
 from .gan import GAN, Inversion, Inverted
 from .identity import Identity, Standardised
+from .saved import load, save
 from .vae import VAE, ConditionalVAE
 from .wae import WAE
 
@@ -23,5 +24,7 @@ __all__ = [
     "Standardised",
     "fit",
     "from_openvino",
+    "load",
+    "save",
     "stylegan",
 ]

@@ -37,7 +37,9 @@ def from_openvino(path: str | Path) -> Callable[[Tensor], Tensor]:
             "Run `pip install 'leapfactual[openvino]'`."
         ) from error
     try:
-        model = openvino.Core().compile_model(str(path), "CPU")
+        model = openvino.Core().compile_model(
+            str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        )
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1]
         raise InputError(f"{path} is no OpenVINO model ({reason}). Copy it again.") from error

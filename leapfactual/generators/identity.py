@@ -1,5 +1,8 @@
 """Generators for data that need none: rows of numbers are their own latents."""
 
+from collections.abc import Sequence
+from typing import Self
+
 from torch import Tensor
 
 from .. import checks
@@ -23,6 +26,10 @@ class Identity:
         """Returns ``z`` itself."""
         return z
 
+    def config(self) -> dict[str, object]:
+        """Returns the constructor's arguments."""
+        return {}
+
     def __repr__(self) -> str:
         return "Identity()"
 
@@ -30,34 +37,47 @@ class Identity:
 class Standardised:
     """Takes rows of numbers, each column shifted and scaled to mean 0 and spread 1: for tables.
 
-    Columns that do not vary are shifted only.
-
     Arguments:
-        rows: The rows to take mean and spread from, with shape ``(N, D)``.
+        mean: The mean of each column.
+        spread: The standard deviation of each column.
 
     Example:
         >>> import torch
         >>> table = torch.tensor([[1.0, 10.0], [3.0, 30.0]])
-        >>> Standardised(table).encode(torch.tensor([[3.0, 10.0]]))
+        >>> Standardised.of(table).encode(torch.tensor([[3.0, 10.0]]))
         tensor([[ 1., -1.]])
     """
 
-    def __init__(self, rows: Tensor) -> None:
+    def __init__(self, mean: Sequence[float], spread: Sequence[float]) -> None:
+        self.mean, self.spread = [float(m) for m in mean], [float(s) for s in spread]
+        if len(self.mean) != len(self.spread) or not all(s > 0 for s in self.spread):
+            raise InputError(
+                f"`mean` and `spread` must have one value for each column, the spread positive; "
+                f"got {len(self.mean)} and {len(self.spread)}."
+            )
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Self:
+        """Takes mean and spread from rows ``(N, D)``; constant columns are shifted only."""
         checks.images(rows, "rows")
         if rows.ndim != 2 or len(rows) < 2:
             raise InputError(
                 f"`rows` must be at least two rows of shape (N, D), got {checks.shape(rows)}."
             )
         spread = rows.std(0, correction=0)
-        self.mean, self.spread = rows.mean(0), spread.where(spread > 0, 1.0)
+        return cls(rows.mean(0).tolist(), spread.where(spread > 0, 1.0).tolist())
 
     def encode(self, x: Tensor) -> Tensor:
         """Returns ``x`` in units of the spread."""
-        return (x - self.mean.to(x)) / self.spread.to(x)
+        return (x - x.new_tensor(self.mean)) / x.new_tensor(self.spread)
 
     def decode(self, z: Tensor) -> Tensor:
         """Returns ``z`` in the units of the table."""
-        return z * self.spread.to(z) + self.mean.to(z)
+        return z * z.new_tensor(self.spread) + z.new_tensor(self.mean)
+
+    def config(self) -> dict[str, object]:
+        """Returns the constructor's arguments."""
+        return {"mean": self.mean, "spread": self.spread}
 
     def __repr__(self) -> str:
         return f"Standardised({len(self.mean)} columns)"

@@ -1,56 +1,79 @@
-"""Trained generators on disk: one safetensors file with weights and configuration."""
+"""Generators on disk: one safetensors file with weights and configuration."""
 
 import json
-from abc import abstractmethod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, runtime_checkable
 
+import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import nn
 
 from ..errors import InputError, MissingData
 from ..files import atomic, read_safetensors
+from ..types import Generator
+from .identity import Identity, Standardised
+from .vae import VAE, ConditionalVAE
+from .wae import WAE
 
 FORMAT = "leapfactual generator 1"
+KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Identity, Standardised, VAE, ConditionalVAE, WAE)
+}
 
 
-class Saved:
-    """Lets a module write itself to a file and be read back, by name and strictly."""
+@runtime_checkable
+class Configured(Protocol):
+    """Is what says how it was built."""
 
-    @abstractmethod
     def config(self) -> dict[str, object]:
         """Returns the constructor's arguments, as values that JSON can hold."""
+        ...
 
-    def save(self, path: str | Path) -> None:
-        """Writes weights and configuration to one safetensors file."""
-        tensors: dict[str, Tensor] = {k: v.contiguous() for k, v in self.state_dict().items()}  # type: ignore[attr-defined]
-        metadata = {
-            "format": FORMAT,
-            "kind": type(self).__name__,
-            "config": json.dumps(self.config()),
-        }
-        with atomic(path) as temporary:
-            save_file(tensors, temporary, metadata)
 
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Reads what :meth:`save` wrote."""
-        path = Path(path)
-        if not path.is_file():
-            raise MissingData(
-                f"there is no {cls.__name__} at {path}. Train one and save it there."
-            )
-        metadata, tensors = read_safetensors(path, FORMAT, "Copy it again, or save it again.")
-        if metadata.get("kind") != cls.__name__:
-            raise InputError(
-                f"{path} must hold a {cls.__name__}, got a {metadata.get('kind')}. "
-                "Load it with its own class."
-            )
-        try:
-            module: Any = cls(**json.loads(metadata["config"]))
-            module.load_state_dict(tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                f"{path} does not describe a {cls.__name__} ({error}). Save it again."
-            ) from error
-        return module  # type: ignore[no-any-return]
+def kind(generator: object) -> str | None:
+    """Returns the name that a generator of ours is saved under; none for one that is not ours."""
+    name = type(generator).__name__
+    return name if KINDS.get(name) is type(generator) else None
+
+
+def save(generator: object, path: str | Path) -> None:
+    """Writes a generator of ours, weights and configuration, to one safetensors file."""
+    name = kind(generator)
+    if name is None or not isinstance(generator, Configured):
+        raise InputError(
+            f"a {type(generator).__name__} cannot be saved: only {', '.join(KINDS)} can. Keep it "
+            "your own way and pass it where it is needed."
+        )
+    state = generator.state_dict() if isinstance(generator, nn.Module) else {}
+    metadata = {"format": FORMAT, "kind": name, "config": json.dumps(generator.config())}
+    with atomic(path) as temporary:
+        save_file({k: v.contiguous() for k, v in state.items()}, temporary, metadata)
+
+
+def load(path: str | Path) -> Generator:
+    """Reads what :func:`save` wrote."""
+    path = Path(path)
+    if not path.is_file():
+        raise MissingData(f"there is no generator at {path}. Train one and save it there.")
+    metadata, tensors = read_safetensors(path, FORMAT, "Copy it again, or save it again.")
+    if metadata.get("kind") not in KINDS:
+        raise InputError(
+            f"{path} must hold one of {', '.join(KINDS)}, got `{metadata.get('kind')}`."
+        )
+    try:
+        with torch.device("meta"):
+            generator = KINDS[metadata["kind"]](**json.loads(metadata["config"]))
+        if isinstance(generator, nn.Module):
+            generator.load_state_dict(tensors, assign=True)
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RuntimeError,
+        RecursionError,
+    ) as error:
+        raise InputError(
+            f"{path} does not describe a generator ({error}). Save it again."
+        ) from error
+    return generator  # type: ignore[no-any-return]

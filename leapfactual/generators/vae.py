@@ -16,12 +16,11 @@ from torch.nn import functional as F
 
 from .. import checks
 from .convolutional import ConvDecoder, ConvEncoder, check_images, check_shape
-from .saved import Saved
 
 WIDTHS = (8, 16, 32, 32)
 
 
-class VAE(nn.Module, Saved):
+class VAE(nn.Module):
     """Is the paper's variational autoencoder for Morpho-MNIST, for any image size.
 
     Images whose size the halvings do not divide are padded with zeros and cropped again.
@@ -85,7 +84,7 @@ class VAE(nn.Module, Saved):
         }
 
 
-class ConditionalVAE(nn.Module, Saved):
+class ConditionalVAE(nn.Module):
     """Is the paper's conditional variational autoencoder, for the CGM-based rival.
 
     The condition joins the last layer of the encoder and the first of the decoder.

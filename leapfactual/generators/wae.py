@@ -17,12 +17,11 @@ from torch.nn import functional as F
 
 from .. import checks
 from .convolutional import centre_crop, check_images, check_shape, coarsest, padding
-from .saved import Saved
 
 SCALES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-class WAE(nn.Module, Saved):
+class WAE(nn.Module):
     """Is the autoencoder of the paper's galaxy study, in residual blocks with leaky rectifiers.
 
     References:

