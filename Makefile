@@ -37,6 +37,7 @@ docs: $(VENV)/dev
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/couplings.py
 	$(BIN)/python benchmarks/questions.py
+	$(BIN)/python benchmarks/memory.py
 
 paper: $(VENV)/dev
 	$(BIN)/leapfactual study squares --out runs/squares

@@ -9,10 +9,35 @@ import typer
 from typer.testing import CliRunner
 
 import leapfactual as lf
-from leapfactual import bases, classifiers, cli, couplings, errors, generators, testing
+from leapfactual import (
+    agreements,
+    bases,
+    classifiers,
+    cli,
+    couplings,
+    data,
+    errors,
+    explanation,
+    generators,
+    metrics,
+    pictures,
+    testing,
+)
 
 DOCS = Path(__file__).parent
-MODULES = (generators, classifiers, bases, couplings, testing, errors)
+MODULES = (
+    generators,
+    classifiers,
+    data,
+    metrics,
+    bases,
+    couplings,
+    agreements,
+    explanation,
+    pictures,
+    testing,
+    errors,
+)
 
 
 def command_line() -> str:

@@ -10,6 +10,7 @@ from . import data as data
 from . import errors as errors
 from . import fields as fields
 from . import generators as generators
+from . import metrics as metrics
 from . import testing as testing
 from .agreements import agreement
 from .bundle import Bundle

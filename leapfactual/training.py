@@ -51,13 +51,11 @@ def embed(
         >>> z.shape, p.shape
         (torch.Size([5, 2]), torch.Size([5, 4]))
     """
-    latents: list[Tensor] = []
-    answers: list[Tensor] = []
+    latents, answers = _Rows(), _Rows()
     for x in batches_of(images, batch_size):
         z, p = generator.encode(x), classifier(x)
         checks.one_row_each(z, x, "the generator's encode")
-        features = latents[0].shape[1] if latents else z.shape[-1]
-        checks.latents(z, features, "the generator's latents")
+        checks.latents(z, latents.columns or z.shape[-1], "the generator's latents")
         if not isinstance(p, Tensor) or p.ndim != 2:
             got = checks.shape(p) if isinstance(p, Tensor) else type(p).__name__
             raise InputError(
@@ -65,11 +63,38 @@ def embed(
                 "leapfactual.classifiers makes such a classifier of functions that give labels, "
                 "logits or arrays."
             )
-        classes = answers[0].shape[1] if answers else p.shape[1]
+        classes = answers.columns or p.shape[1]
         checks.probabilities(p, len(x), classes, "the classifier's answer")
         latents.append(z)
         answers.append(p)
-    return torch.cat(latents), torch.cat(answers)
+    return latents.whole(), answers.whole()
+
+
+class _Rows:
+    """Gathers rows in one buffer that doubles when it is full.
+
+    A list of many small tensors would hold as much, but leave the memory between them in pieces.
+    """
+
+    def __init__(self) -> None:
+        self.buffer, self.length = torch.empty(0, 0), 0
+
+    @property
+    def columns(self) -> int:
+        return self.buffer.shape[1]
+
+    def append(self, rows: Tensor) -> None:
+        needed = self.length + len(rows)
+        if needed > len(self.buffer):
+            larger = rows.new_empty(max(needed, 2 * len(self.buffer)), rows.shape[1])
+            if self.length:
+                larger[: self.length] = self.buffer[: self.length]
+            self.buffer = larger
+        self.buffer[self.length : needed] = rows
+        self.length = needed
+
+    def whole(self) -> Tensor:
+        return self.buffer[: self.length].clone()
 
 
 def batches_of(images: Tensor | Batched | Iterable[Tensor], batch_size: int) -> Iterable[Tensor]:

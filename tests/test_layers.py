@@ -15,6 +15,7 @@ LAYERS = [
     {"checkpoints", "pictures"},
     {"solvers", "bases", "fields", "couplings", "generators", "classifiers"},
     {"data"},
+    {"metrics"},
     {"flow"},
     {"training", "leaps", "explanation"},
     {"explain", "agreements"},

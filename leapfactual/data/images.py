@@ -102,6 +102,7 @@ class Source(ABC):
 
     classes: tuple[str, ...] = ()
     labels: Tensor | None = None
+    block = 1
 
     @abstractmethod
     def __len__(self) -> int:
@@ -140,6 +141,8 @@ class Files(Source):
 class Array(Source):
     """Reads rows of an array ``(N, H, W)``, ``(N, H, W, C)`` or ``(N, C, H, W)``, also on disk."""
 
+    block = 256
+
     def __init__(self, path: Path, array: Any, labels: NDArray[Any] | None) -> None:  # noqa: ANN401
         if array.ndim not in (3, 4):
             raise InputError(
@@ -175,7 +178,9 @@ class Array(Source):
         """See :meth:`Source.read`."""
         order = sorted(set(rows))
         place = {row: n for n, row in enumerate(order)}
-        block = _unit(np.asarray(self.array[order]), lambda n: self.name(order[n]))
+        first, last = order[0], order[-1]
+        index = slice(first, last + 1) if len(order) == last + 1 - first else order
+        block = _unit(np.asarray(self.array[index]), lambda n: self.name(order[n]))
         return [self._image(block[place[row]]) for row in rows]
 
     def _image(self, pixels: Tensor) -> Tensor:
@@ -209,9 +214,10 @@ def open_images(
         raise InputError(f"`channels` must be 1 or 3, got {channels!r}.")
     shape: tuple[int, int, int] | None = None
     rows, broken = [], []
-    for row in range(len(where)):
+    for row, image in _each(where):
         try:
-            (image,) = where.read([row])
+            if not isinstance(image, Tensor):
+                raise image
             if shape is None:
                 height, width = size or tuple(image.shape[1:])
                 shape = (channels or image.shape[0], height, width)
@@ -229,6 +235,22 @@ def open_images(
             f"Give a folder with files of the kinds {', '.join(SUFFIXES)}."
         )
     return Images(where, rows, shape, broken)
+
+
+def _each(where: Source) -> Iterator[tuple[int, Tensor | InputError | MissingData]]:
+    """Yields every image, or the error that it gives, reading in blocks while all goes well."""
+    for start in range(0, len(where), where.block):
+        rows = range(start, min(start + where.block, len(where)))
+        try:
+            yield from zip(rows, where.read(rows), strict=True)
+        except (InputError, MissingData):
+            for row in rows:
+                try:
+                    (image,) = where.read([row])
+                except (InputError, MissingData) as error:
+                    yield row, error
+                else:
+                    yield row, image
 
 
 def read_image(path: str | Path) -> Tensor:

@@ -1,0 +1,5 @@
+"""Measures of how alike two images are."""
+
+from .lpips import LPIPS
+
+__all__ = ["LPIPS"]
