@@ -1,4 +1,5 @@
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from torch.nn import functional as F
 
 from leapfactual.errors import InputError, MissingData
 from leapfactual.generators import GAN, Inversion
-from leapfactual.metrics import LPIPS
+from leapfactual.metrics import LPIPS, morphology, morphometrics, relative_error
 from leapfactual.metrics.lpips import BACKBONES
 
 
@@ -110,3 +111,93 @@ def test_lpips_guides_an_inversion():
 def test_wrong_input_is_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+# -- morphometrics --
+
+REFERENCE = dict(np.load(Path(__file__).parent / "data" / "morphometrics.npz"))
+DIGITS = torch.tensor(REFERENCE["images"] / 255).float()[:, None]
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return morphometrics(DIGITS)
+
+
+@pytest.mark.parametrize("name", morphology.NAMES)
+def test_morphometrics_agree_with_the_authors_implementation(measured, name):
+    """The reference breaks ties of the medial axis by chance: hence 2 % for the length."""
+    error = (measured[name].numpy() - REFERENCE[name]) / REFERENCE[name]
+    tolerance = 0.02 if name == "length" else 0.01
+    assert (abs(error) < tolerance).mean() >= 0.95
+    assert abs(np.median(error)) < 0.005
+
+
+def test_a_bar_has_the_measures_of_a_bar():
+    x = torch.zeros(1, 1, 28, 28)
+    x[..., 4:24, 12:16] = 1
+    found = {name: value.item() for name, value in morphometrics(x).items()}
+    assert found["area"] == pytest.approx(80, rel=0.03)
+    assert found["thickness"] == pytest.approx(4, rel=0.15)
+    forks = 16 + 4 * 2 * 2**0.5
+    assert found["length"] == pytest.approx(forks, rel=0.15), "the axis forks to the four corners"
+    assert found["slant"] == pytest.approx(0, abs=1e-9)
+    assert found["height"] == pytest.approx(20, rel=0.05)
+    assert 3.9 < found["width"] < 5.5, "with the soft edges of enlarging"
+
+
+def test_shearing_changes_the_slant_and_keeps_the_height(measured):
+    x = torch.zeros(2, 1, 28, 28)
+    for y in range(4, 24):
+        shift = (y - 14) // 4
+        x[0, 0, y, 12 - shift : 16 - shift] = 1
+        x[1, 0, y, 12 + shift : 16 + shift] = 1
+    found = morphometrics(x)
+    assert found["slant"][0].item() == pytest.approx(np.arctan(0.25), abs=0.03)
+    assert found["slant"][1].item() == pytest.approx(-np.arctan(0.25), abs=0.03)
+    assert found["width"][0].item() < 6, "along the shear; across it would be 9"
+
+
+def test_medial_axes_agree_with_scikit_image_up_to_ties():
+    skimage = pytest.importorskip("skimage.morphology")
+    ndimage = pytest.importorskip("scipy.ndimage")
+    grey = morphology.enlarge(DIGITS[:10, 0].double().numpy())
+    mask = grey >= 0.5
+    distance = np.stack([ndimage.distance_transform_edt(m) for m in mask])
+    ours = morphology.thin(mask, distance, 0)
+    for n in range(10):
+        theirs = skimage.medial_axis(mask[n], rng=0)
+        assert abs(int(ours[n].sum()) - int(theirs.sum())) <= 0.1 * theirs.sum()
+        near = ndimage.binary_dilation(theirs, iterations=2)
+        assert (ours[n] & ~near).sum() <= 0.05 * ours[n].sum()
+        assert (
+            ndimage.label(ours[n], np.ones((3, 3)))[1]
+            == ndimage.label(mask[n], np.ones((3, 3)))[1]
+        )
+
+
+def test_morphometrics_of_a_batch_are_those_of_its_images_and_of_many_workers(
+    measured, monkeypatch
+):
+    monkeypatch.setattr(morphology, "CHUNK", 7)
+    for found in (morphometrics(DIGITS[:20]), morphometrics(DIGITS[:20], workers=2)):
+        for name in ("area", "slant", "width", "height"):
+            torch.testing.assert_close(found[name], measured[name][:20])
+        torch.testing.assert_close(found["length"], measured["length"][:20], rtol=0.02, atol=0)
+
+
+def test_images_without_contrast_have_no_measures():
+    found = morphometrics(torch.full((2, 1, 28, 28), 0.5))
+    assert all(value.isnan().all() for value in found.values())
+    assert morphometrics(torch.zeros(0, 1, 28, 28))["area"].shape == (0,)
+
+
+def test_relative_error_is_absolute():
+    true = {name: torch.tensor([-2.0]) for name in morphology.NAMES}
+    found = relative_error({name: torch.tensor([-1.0]) for name in morphology.NAMES}, true)
+    assert found["slant"].item() == 0.5
+
+
+def test_colour_has_no_morphometrics():
+    with pytest.raises(InputError, match="grey images"):
+        morphometrics(torch.rand(1, 3, 28, 28))

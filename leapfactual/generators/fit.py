@@ -159,7 +159,8 @@ def fit(
     try:
         for epoch in range(len(training.losses), epochs):
             generator = epoch_generator(seed, epoch, device)
-            order = torch.randperm(len(images), generator=generator, device=device).cpu()
+            order = torch.randperm(len(images), generator=generator, device=device)
+            order = order.to(images.device if isinstance(images, Tensor) else "cpu")
             total = torch.zeros((), device=device)
             for step, rows in enumerate(torch.split(order, batch_size), epoch * steps):
                 for optimiser in optimisers.values():
