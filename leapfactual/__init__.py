@@ -3,6 +3,7 @@
 A generator, a classifier and a flow make an explainer; an explainer makes explanations.
 """
 
+from . import baselines as baselines
 from . import bases as bases
 from . import classifiers as classifiers
 from . import couplings as couplings

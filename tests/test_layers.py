@@ -19,7 +19,7 @@ LAYERS = [
     {"flow"},
     {"training", "leaps", "explanation"},
     {"explain", "agreements"},
-    {"bundle"},
+    {"bundle", "baselines"},
     {"testing", "studies"},
     {"cli"},
 ]

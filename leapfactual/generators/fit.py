@@ -41,6 +41,22 @@ class Autoencoder(Protocol):
         ...
 
 
+class Conditional(Protocol):
+    """Is what can be trained with conditions."""
+
+    def encode(self, x: Tensor, c: Tensor) -> Tensor:
+        """Returns latents."""
+        ...
+
+    def decode(self, z: Tensor, c: Tensor) -> Tensor:
+        """Returns images."""
+        ...
+
+    def loss(self, x: Tensor, c: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Returns the objective and the reconstruction."""
+        ...
+
+
 class Indexed(Protocol):
     """Is a set of images that can be drawn from at random: a tensor, or :class:`data.Images`."""
 
@@ -54,8 +70,9 @@ class Indexed(Protocol):
 
 
 def fit(
-    model: Autoencoder,
+    model: Autoencoder | Conditional,
     images: Indexed,
+    conditions: Tensor | None = None,
     *,
     epochs: int = 100,
     batch_size: int = 256,
@@ -78,8 +95,10 @@ def fit(
     The defaults are the paper's for Morpho-MNIST.
 
     Arguments:
-        model: A :class:`VAE`, a :class:`WAE`, or anything with the same three methods.
+        model: A :class:`VAE`, :class:`WAE` or :class:`ConditionalVAE`, or anything with their
+            three methods.
         images: Images ``(N, C, H, W)`` in [0, 1], or a set that can be indexed with rows.
+        conditions: One row of class weights for each image, ``(N, K)``, for a conditional model.
         epochs: How often to go through the images.
         batch_size: How many images to a step.
         learning_rate: The learning rate, at its largest.
@@ -111,6 +130,8 @@ def fit(
     modules: dict[str, nn.Module] = {"model": module}
     sample = images[torch.arange(min(8, len(images)))]
     checks.images(sample, "images")
+    if conditions is not None:
+        checks.probabilities(conditions, len(images), conditions.shape[-1], "conditions")
     if adversarial_weight:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -132,19 +153,21 @@ def fit(
         "precision": precision,
         "seed": seed,
     }
-    training = Training(settings, _fingerprint(images, sample), modules, optimisers, ema)
+    data = "" if checkpoint is None else _fingerprint(images, sample, conditions)
+    training = Training(settings, data, modules, optimisers, ema)
     if checkpoint is not None and Path(checkpoint).exists():
         training.read(Path(checkpoint))
     steps = math.ceil(len(images) / batch_size)
+    shown = [] if conditions is None else [conditions[: len(sample)].to(device)]
 
     def rate(step: int) -> float:
         if schedule == "constant":
             return learning_rate
         return learning_rate * 0.5 * (1 + math.cos(math.pi * step / (steps * epochs)))
 
-    def objective(x: Tensor, generator: torch.Generator) -> Tensor:
+    def objective(x: Tensor, given: list[Tensor], generator: torch.Generator) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            loss, back = model.loss(x, generator)
+            loss, back = model.loss(x, *given, generator)  # type: ignore[call-arg, arg-type]
             if perceptual is not None:
                 loss = loss + perceptual_weight * perceptual(back, x).mean()
             if adversarial_weight:
@@ -168,7 +191,8 @@ def fit(
                 x = images[rows].to(device)
                 if augment is not None:
                     x = augment(x, generator)
-                loss = objective(x, generator)
+                given = [] if conditions is None else [conditions[rows].to(device)]
+                loss = objective(x, given, generator)
                 optimisers["model"].zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimisers["model"].step()
@@ -178,7 +202,7 @@ def fit(
             if checkpoint is not None:
                 training.write(Path(checkpoint))
             if look is not None:
-                draw_look(model, sample.to(device), look)
+                draw_look(model, sample.to(device), look, shown)
             if on_epoch is not None:
                 seconds = time.perf_counter() - started
                 on_epoch(Epoch(epoch + 1, epochs, training.losses[-1], seconds))
@@ -189,12 +213,14 @@ def fit(
 
 
 @torch.no_grad()
-def draw_look(model: Autoencoder, x: Tensor, path: str | Path) -> None:
+def draw_look(
+    model: Autoencoder | Conditional, x: Tensor, path: str | Path, given: Sequence[Tensor] = ()
+) -> None:
     """Draws images in a first row and their reconstructions below."""
     module = _module(model)
     mode = module.training
     module.eval()
-    back = model.decode(model.encode(x)).clamp(0, 1)
+    back = model.decode(model.encode(x, *given), *given).clamp(0, 1)
     module.train(mode)
     save_grid(torch.cat([x, back]), path, columns=len(x), zoom=max(1, 64 // x.shape[3]))
 
@@ -228,7 +254,7 @@ def _criticised(
     return said
 
 
-def _module(model: Autoencoder) -> nn.Module:
+def _module(model: Autoencoder | Conditional) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InputError(
             f"`model` must be a torch module such as VAE or WAE, got {type(model).__name__}."
@@ -262,8 +288,10 @@ def _finite(loss: float, epoch: int, rate: float) -> float:
     return loss
 
 
-def _fingerprint(images: Indexed, sample: Tensor) -> str:
-    """Recognises a set of images by its size and its first images, without reading all of it."""
+def _fingerprint(images: Indexed, sample: Tensor, conditions: Tensor | None) -> str:
+    """Recognises a set of images by its size, its first images and all of its conditions."""
     digest = hashlib.sha256(f"{len(images)} {tuple(sample.shape)}".encode())
     digest.update(sample.detach().cpu().float().contiguous().numpy().tobytes())
+    if conditions is not None:
+        digest.update(conditions.detach().cpu().float().contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -1,0 +1,209 @@
+r"""The rivals that the paper compares with, behind the same verb.
+
+**Opt-based**: walk in the latent space by gradient descent on
+
+.. math:: \mathcal{L}(z) = \mathcal{L}_\text{CLS}\big(f(g(z)), \hat y\big)
+    + \lambda \, \|g(z) - x\|_1 ,
+
+which needs a classifier that can be differentiated and is slow where its gradient vanishes.
+**CGM-based**: a conditional generator is trained on the classifier's answers; its latents carry
+all but the class, so a counterfactual is the same latent under another condition. It needs a
+generator of its own for each classifier and lands anywhere in the class, not near the boundary.
+"""
+
+import time
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from . import checks
+from .errors import InputError, NeedsGradient
+from .explain import Explainer
+from .explanation import Explanation
+from .types import Classifier, Generator
+
+LOSSES = ("squared", "cross_entropy")
+ANCHORS = ("input", "reconstruction")
+
+
+class Optimization(Explainer):
+    """Explains by gradient descent in the latent space, through generator and classifier.
+
+    The defaults are the paper's for Morpho-MNIST. Its loss is the squared error between the
+    probabilities and the one-hot target; ``cross_entropy`` is the stronger rival, whose gradient
+    does not vanish where the classifier is sure of another class.
+
+    Arguments:
+        generator: A generator that can be differentiated.
+        classifier: A classifier that can be differentiated.
+        classes: The number of classes K.
+        steps: How many steps to take.
+        learning_rate: The learning rate of Adam.
+        weight: How much the distance counts, the paper's lambda.
+        loss: ``squared`` or ``cross_entropy``.
+        anchor: What the distance is measured to: the ``input``, as in the published code, or the
+            ``reconstruction``, as in the paper's text.
+        weight_decay: The weight decay; the published code uses AdamW, whose default is 0.01.
+        batch_size: How many images are explained at a time.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        classifier: Classifier,
+        classes: int,
+        *,
+        steps: int = 1000,
+        learning_rate: float = 0.2,
+        weight: float = 0.0006,
+        loss: str = "squared",
+        anchor: str = "input",
+        weight_decay: float = 0.0,
+        batch_size: int = 1024,
+    ) -> None:
+        checks.positive(classes, "classes")
+        checks.positive(steps, "steps")
+        checks.positive(batch_size, "batch_size")
+        for name, value, known in (("loss", loss, LOSSES), ("anchor", anchor, ANCHORS)):
+            if value not in known:
+                raise InputError(f"`{name}` must be one of {list(known)}, got {value!r}.")
+        self.generator, self.classifier, self.classes = generator, classifier, classes
+        self.steps, self.learning_rate, self.weight = steps, learning_rate, weight
+        self.loss, self.anchor, self.weight_decay = loss, anchor, weight_decay
+        self.batch_size = batch_size
+
+    def explain(self, x: Tensor, target: int | Tensor) -> Explanation:
+        """See :meth:`Explainer.explain`."""
+        checks.images(x)
+        y = checks.targets(target, len(x), self.classes, x.device)
+        parts = zip(torch.split(x, self.batch_size), torch.split(y, self.batch_size), strict=True)
+        return Explanation.cat([self._explain(*part) for part in parts])
+
+    def _explain(self, x: Tensor, y: Tensor) -> Explanation:
+        started = time.perf_counter()
+        with torch.no_grad():
+            start = self.generator.encode(x)
+            reconstruction = self.generator.decode(start)
+            source = self._answers(reconstruction)
+        anchor = x if self.anchor == "input" else reconstruction
+        wanted = F.one_hot(y, self.classes).to(x.dtype)
+        z = start.detach().clone().requires_grad_()
+        optimiser = torch.optim.AdamW([z], lr=self.learning_rate, weight_decay=self.weight_decay)
+        for _ in range(self.steps):
+            with torch.enable_grad():
+                image = self.generator.decode(z)
+                p = self._answers(image)
+                if not p.requires_grad:
+                    raise NeedsGradient(
+                        "Optimization needs a differentiable generator and classifier, but the "
+                        "answers carry no gradient. LeapFactual explains such classifiers."
+                    )
+                # Summed over images, so that each is optimised as if it were alone.
+                loss = self._wrong(p, wanted) + self.weight * (image - anchor).abs().flatten(
+                    1
+                ).sum(1)
+                (z.grad,) = torch.autograd.grad(loss.sum(), z)
+            optimiser.step()
+        with torch.no_grad():
+            z = z.detach()
+            image = self.generator.decode(z)
+            p = self._answers(image)
+        return explained(x, reconstruction, image, start, z, source, y, p, self.steps, started)
+
+    def _wrong(self, p: Tensor, wanted: Tensor) -> Tensor:
+        if self.loss == "squared":
+            return (p - wanted).square().mean(1)
+        return -(p.clamp_min(torch.finfo(p.dtype).tiny).log() * wanted).sum(1)
+
+    def _answers(self, image: Tensor) -> Tensor:
+        p = self.classifier(image)
+        checks.probabilities(p, len(image), self.classes, "the classifier's answer")
+        return p
+
+
+class Conditional(Protocol):
+    """Is a generator whose two ways take a condition ``(B, K)``, such as ``ConditionalVAE``."""
+
+    classes: int
+
+    def encode(self, x: Tensor, c: Tensor) -> Tensor:
+        """Returns latents that carry all but the class."""
+        ...
+
+    def decode(self, z: Tensor, c: Tensor) -> Tensor:
+        """Returns images."""
+        ...
+
+
+class ConditionalGenerator(Explainer):
+    """Explains by decoding the same latent under another condition.
+
+    As in the published code, images are encoded under the classifier's probabilities and decoded
+    under the one-hot target.
+
+    Arguments:
+        generator: A conditional generator that was trained on the classifier's answers.
+        classifier: The classifier.
+        batch_size: How many images are explained at a time.
+    """
+
+    def __init__(
+        self, generator: Conditional, classifier: Classifier, *, batch_size: int = 1024
+    ) -> None:
+        checks.positive(batch_size, "batch_size")
+        self.generator, self.classifier, self.batch_size = generator, classifier, batch_size
+
+    def explain(self, x: Tensor, target: int | Tensor) -> Explanation:
+        """See :meth:`Explainer.explain`."""
+        checks.images(x)
+        y = checks.targets(target, len(x), self.generator.classes, x.device)
+        parts = zip(torch.split(x, self.batch_size), torch.split(y, self.batch_size), strict=True)
+        return Explanation.cat([self._explain(*part) for part in parts])
+
+    @torch.no_grad()
+    def _explain(self, x: Tensor, y: Tensor) -> Explanation:
+        started = time.perf_counter()
+        classes = self.generator.classes
+        c = self.classifier(x)
+        checks.probabilities(c, len(x), classes, "the classifier's answer")
+        z = self.generator.encode(x, c.to(x))
+        reconstruction = self.generator.decode(z, c.to(x))
+        image = self.generator.decode(z, F.one_hot(y, classes).to(x))
+        source, p = self.classifier(reconstruction), self.classifier(image)
+        return explained(x, reconstruction, image, z, z, source, y, p, 1, started)
+
+
+def explained(
+    x: Tensor,
+    reconstruction: Tensor,
+    counterfactual: Tensor,
+    z: Tensor,
+    z_counterfactual: Tensor,
+    source: Tensor,
+    target: Tensor,
+    p: Tensor,
+    steps: int,
+    started: float,
+) -> Explanation:
+    """Puts an explanation together for a method that takes a fixed number of steps."""
+    label, before = p.argmax(1), source.argmax(1)
+    count = torch.full_like(target, steps)
+    seen = torch.where(label == target, count, -1)
+    return Explanation(
+        x=x,
+        reconstruction=reconstruction,
+        counterfactual=counterfactual,
+        z=z,
+        z_counterfactual=z_counterfactual,
+        source=before,
+        target=target,
+        label=label,
+        probabilities=p,
+        first=torch.where(before == target, 0, seen),
+        leaps=count,
+        evaluations=torch.zeros_like(target),
+        questions=count + 2,
+        seconds=torch.full_like(p[:, 0], (time.perf_counter() - started) / len(x)),
+    )
