@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import checks
+from .errors import InputError
 from .training import batches_of
 from .types import Batched, Classifier, Generator
 
@@ -50,16 +51,15 @@ class Agreement:
     @property
     def advice(self) -> str:
         """Says what to do."""
-        kept = self.confusion.sum(0)
+        kept, total = self.confusion.sum(0), self.confusion.sum()
         collapsed = int(kept.argmax())
-        seen = int((self.count > 0).sum())
-        if seen > 1 and kept[collapsed] > 0.9 * kept.sum() and self.overall < GOOD:
+        grown = (kept[collapsed] - self.count[collapsed]) / total
+        if kept[collapsed] > 0.9 * total and grown > 0.1:
             return (
                 f"the classifier gives class {collapsed} to nearly every reconstruction: it sees "
                 "something in them that images do not have. Look at a reconstruction beside its "
-                "image. Try a stretch (sqrt, asinh) in the Preprocessing of generator and "
-                "classifier alike, a background threshold, or train the classifier on "
-                "reconstructions too."
+                "image. Try to stretch the images (sqrt, asinh) for generator and classifier "
+                "alike, a background threshold, or train the classifier on reconstructions too."
             )
         if self.overall < POOR:
             return (
@@ -76,6 +76,14 @@ class Agreement:
         if self.overall < GOOD:
             return "usable; a better generator would make counterfactuals more faithful."
         return "good: generator and classifier fit together."
+
+    def record(self) -> dict[str, object]:
+        """Returns the numbers, as values that JSON can hold."""
+        return {
+            "overall": self.overall,
+            "per_class": [None if v != v else round(v, 4) for v in self.per_class.tolist()],
+            "images": int(self.count.sum()),
+        }
 
     def __repr__(self) -> str:
         error = self.error.nanmean().item()
@@ -107,10 +115,14 @@ def agreement(
     error = torch.zeros(0)
     for x in batches_of(images, batch_size):
         back = generator.decode(generator.encode(x))
-        checks.one_row_each(back, x, "the generator")
+        if back.shape != x.shape:
+            raise InputError(
+                f"the generator must give {checks.shape(x)} back, got {checks.shape(back)}. Check "
+                "it with leapfactual.testing.check_generator."
+            )
         before, after = classifier(x), classifier(back)
-        checks.probabilities(before, len(x), before.shape[-1], "the classifier's answer")
-        classes = before.shape[1] if confusion is None else len(confusion)
+        classes = _columns(before) if confusion is None else len(confusion)
+        checks.probabilities(before, len(x), classes, "the classifier's answer")
         checks.probabilities(after, len(x), classes, "the classifier's answer")
         if confusion is None:
             confusion, error = torch.zeros(classes, classes), torch.zeros(classes)
@@ -118,5 +130,9 @@ def agreement(
         confusion += pairs.bincount(minlength=classes**2).reshape(classes, classes).cpu()
         gap = (back - x).abs().flatten(1).mean(1).cpu().float()
         error.index_add_(0, before.argmax(1).cpu(), gap)
-    assert confusion is not None
+    assert confusion is not None, "batches_of gives at least one batch"
     return Agreement(confusion, error / confusion.sum(1))
+
+
+def _columns(p: Tensor) -> int:
+    return p.shape[1] if isinstance(p, Tensor) and p.ndim == 2 else 0

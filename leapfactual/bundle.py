@@ -14,8 +14,8 @@ on the probes, and refuses another one unless it is asked to. Nothing in a bundl
 import hashlib
 import json
 import math
-import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,9 +29,10 @@ from . import checks
 from .classifiers import Preprocessing
 from .errors import InputError, MissingData
 from .explain import LeapFactual
+from .fields import VelocityField
 from .files import read_safetensors
 from .flow import Flow
-from .generators import Identity, saved
+from .generators import saved
 from .leaps import Leaps
 from .types import Classifier, Generator
 
@@ -40,8 +41,11 @@ PROBES = "leapfactual probes 1"
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 1 << 20
 MOST_FILE_BYTES = 8 << 30
+MOST_PROBES = 64
 PROBE_BYTES = 1 << 20
-SAME = 0.98
+SAME = 1.0
+NEAR = 0.05
+FILES = {"flow.safetensors", "probes.safetensors", "generator.safetensors"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,8 @@ class Bundle:
         judge: Whose judgement the flow carries, in words.
         preprocessing: What the classifier wants done to images, for the record.
         training: How all this was trained, for the record; values that JSON can hold.
+        agreement: Whether the classifier answers the same on reconstructions, for the record: what
+            :meth:`Agreement.record` gives.
     """
 
     generator: Generator
@@ -70,6 +76,7 @@ class Bundle:
     judge: str = "a classifier"
     preprocessing: Preprocessing | None = None
     training: Mapping[str, object] = field(default_factory=dict)
+    agreement: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(str(name) for name in self.classes))
@@ -85,6 +92,41 @@ class Bundle:
         checks.probabilities(self.answers, len(self.probes), self.flow.classes, "answers")
         if not len(self.probes):
             raise InputError("`probes` must hold at least one image, got none.")
+        self._check_record()
+        self._check_generator()
+
+    def _check_record(self) -> None:
+        try:
+            text = json.dumps([dict(self.training), self.agreement], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"`training` and `agreement` must hold what JSON can: numbers, text, lists "
+                f"({error}). Convert arrays with .tolist()."
+            ) from error
+        if len(text) > MOST_MANIFEST_BYTES // 2:
+            raise InputError(
+                f"`training` has {len(text)} characters, too many for a manifest. Keep a summary."
+            )
+
+    @torch.no_grad()
+    def _check_generator(self) -> None:
+        x = self._on_device(self.probes[:1])
+        try:
+            z = self.generator.encode(x)
+            back = self.generator.decode(z)
+        except (TypeError, RuntimeError, InputError) as error:
+            raise InputError(
+                f"the generator does not take the probes, of shape {checks.shape(x)} ({error})."
+            ) from error
+        if tuple(z.shape) != (1, self.flow.features) or back.shape != x.shape:
+            raise InputError(
+                f"generator and flow do not fit: the flow has {self.flow.features} features, the "
+                f"generator encodes {checks.shape(x)} to {checks.shape(z)} and decodes to "
+                f"{checks.shape(back)}."
+            )
+
+    def _on_device(self, x: Tensor) -> Tensor:
+        return x.to(self.flow.mean.device)
 
     @classmethod
     def make(
@@ -98,14 +140,36 @@ class Bundle:
         plan: Sequence[Leaps],
         **record: Any,  # noqa: ANN401 - judge, preprocessing and training, as above
     ) -> Self:
-        """Makes a bundle, asking the classifier about some of ``images`` to recognise it by."""
+        """Makes a bundle, asking the classifier about some of ``images`` to recognise it by.
+
+        Classifiers differ where they are unsure. The probes are therefore those images of each
+        class that the classifier is least sure of, and blends of images of different classes.
+        """
         checks.images(images, "images")
-        size = math.prod(images.shape[1:])
-        number = min(len(images), 64, max(4, PROBE_BYTES // size))
-        probes = _rounded(images[:number].detach().cpu().float())
+        if not len(images):
+            raise InputError("`images` must hold at least one image, got none.")
+        room = min(MOST_PROBES, max(8, PROBE_BYTES // math.prod(images.shape[1:])))
         with torch.no_grad():
-            answers = classifier(probes.to(images.device)).cpu().float()
-        return cls(generator, flow, tuple(classes), tuple(plan), probes, answers, **record)
+            few = images[torch.linspace(0, len(images) - 1, min(len(images), 512)).long()].detach()
+            few = _rounded(few.float())
+            p = classifier(few)
+            checks.probabilities(p, len(few), flow.classes, "the classifier's answer")
+            chosen = few[_unsure(p, room // 2)]
+            order = p.argmax(1).argsort(stable=True)
+            partner = order.roll(len(order) // 2)
+            blends = _rounded((few[order] + few[partner]) / 2)
+            spread = torch.linspace(0, len(few) - 1, min(len(few), room - room // 2)).long()
+            probes = torch.cat([chosen, blends[spread]])
+            answers = classifier(probes)
+        return cls(
+            generator,
+            flow,
+            tuple(classes),
+            tuple(plan),
+            probes.cpu(),
+            answers.float().cpu(),
+            **record,
+        )
 
     def recognises(self, classifier: Classifier) -> bool:
         """Returns whether a classifier answers on the probes as the flow's own did."""
@@ -147,45 +211,56 @@ class Bundle:
 
     @torch.no_grad()
     def _likeness(self, classifier: Classifier) -> float:
-        p = classifier(self.probes)
+        """Returns the share of probes that a classifier answers as the flow's own did.
+
+        Decisions must be equal; where both give probabilities, those must be near as well.
+        """
+        p = classifier(self._on_device(self.probes))
         if not isinstance(p, Tensor) or p.shape != self.answers.shape:
             got = checks.shape(p) if isinstance(p, Tensor) else type(p).__name__
             raise InputError(
                 f"this bundle knows {self.flow.classes} classes, {', '.join(self.classes)}; the "
                 f"given classifier answers {len(self.probes)} images with {got}."
             )
-        same = p.cpu().argmax(1) == self.answers.argmax(1)
+        checks.probabilities(p, len(p), self.flow.classes, "the classifier's answer")
+        p = p.float().cpu()
+        same = p.argmax(1) == self.answers.argmax(1)
+        hard = (p.max(1).values == 1).all() or (self.answers.max(1).values == 1).all()
+        if not hard:
+            same &= (p - self.answers).abs().max(1).values < NEAR
         return same.double().mean().item()
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Writes the bundle to a folder, all of it or nothing.
 
+        A bundle that is replaced is set aside first, so that a process killed in between leaves
+        the old one in a hidden folder beside.
+
         Arguments:
             folder: The folder to make.
             overwrite: Whether to replace a bundle that is there.
         """
-        folder = Path(folder)
-        if folder.exists() and not overwrite:
+        folder = Path(folder).absolute()
+        if folder.is_symlink() or (folder.exists() and not overwrite):
             raise InputError(
                 f"there is something at {folder} already. Give another folder, or pass "
                 "overwrite=True."
             )
-        if folder.exists() and not (folder / MANIFEST).is_file():
-            raise InputError(f"{folder} is no bundle, so it is not replaced. Give another folder.")
-        temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-        old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+        if folder.exists():
+            _refuse_strangers(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
+        workshop = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        new, old = workshop / "new", workshop / "old"
         try:
-            temporary.mkdir()
-            self._write(temporary)
+            new.mkdir()
+            self._write(new)
             if folder.exists():
                 folder.rename(old)
-            temporary.rename(folder)
-            shutil.rmtree(old, ignore_errors=True)
+            new.rename(folder)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
             if old.exists() and not folder.exists():
                 old.rename(folder)
+            shutil.rmtree(workshop, ignore_errors=True)
 
     def _write(self, folder: Path) -> None:
         self.flow.save(folder / "flow.safetensors")
@@ -205,6 +280,7 @@ class Bundle:
             "plan": [{"n": s.n, "lift": s.lift, "land": s.land} for s in self.plan],
             "preprocessing": self.preprocessing and self.preprocessing.config(),
             "training": dict(self.training),
+            "agreement": self.agreement,
             "files": {
                 path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)}
                 for path in sorted(folder.iterdir())
@@ -213,24 +289,41 @@ class Bundle:
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
 
     @classmethod
-    def load(cls, folder: str | Path, generator: Generator | None = None) -> Self:
+    def load(
+        cls,
+        folder: str | Path,
+        generator: Generator | None = None,
+        field: VelocityField | None = None,
+    ) -> Self:
         """Reads a bundle, checking every file against its hash.
 
         Arguments:
             folder: The folder.
             generator: The generator, where the bundle was made with one that is not ours.
+            field: An untrained field, where the flow was made with one that is not ours.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
         try:
             files = manifest["files"]
-            for name in ("flow.safetensors", "probes.safetensors"):
+            if not {"flow.safetensors", "probes.safetensors"} <= set(files) <= FILES:
+                raise InputError(f"the manifest of {folder} names the wrong files: {list(files)}.")
+            for name in files:
                 _verify(folder, name, files[name])
-            flow = Flow.load(folder / "flow.safetensors")
+            flow = Flow.load(folder / "flow.safetensors", field)
             if generator is None:
                 generator = _generator(folder, manifest)
             _, tensors = read_safetensors(folder / "probes.safetensors", PROBES, "Copy it again.")
             probes = tensors["probes"]
+            if [flow.features, list(probes.shape[1:])] != [
+                manifest["features"],
+                manifest["shape"],
+            ]:
+                raise InputError(
+                    f"the manifest of {folder} speaks of {manifest['features']} features and "
+                    f"images of shape {manifest['shape']}; its files have {flow.features} and "
+                    f"{list(probes.shape[1:])}."
+                )
             wanted = manifest["preprocessing"]
             return cls(
                 generator=generator,
@@ -242,10 +335,11 @@ class Bundle:
                 judge=str(manifest["judge"]),
                 preprocessing=None if wanted is None else _preprocessing(wanted),
                 training=dict(manifest["training"]),
+                agreement=manifest["agreement"],
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, InputError | MissingData):
-                raise
+        except (InputError, MissingData):
+            raise
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             raise InputError(
                 f"the manifest of {folder} does not describe a bundle ({type(error).__name__}: "
                 f"{error}). Copy the bundle again."
@@ -273,11 +367,33 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     return manifest
 
 
-def verify(folder: str | Path) -> None:
-    """Checks that a bundle can be read and that every file is the one its manifest names."""
-    manifest = read_manifest(folder)
-    ours = "generator.safetensors" in manifest.get("files", {})
-    Bundle.load(folder, None if ours else Identity())
+def _refuse_strangers(folder: Path) -> None:
+    """Lets only a bundle be replaced, and one that holds nothing but a bundle's files."""
+    try:
+        read_manifest(folder)
+    except (InputError, MissingData) as error:
+        raise InputError(
+            f"{folder} is no bundle, so it is not replaced. Give another folder."
+        ) from error
+    strangers = sorted({path.name for path in folder.iterdir()} - FILES - {MANIFEST})
+    if strangers:
+        raise InputError(
+            f"{folder} also holds {', '.join(strangers[:3])}, so it is not replaced. Move that "
+            "away first."
+        )
+
+
+def _unsure(p: Tensor, n: int) -> Tensor:
+    """Returns the rows that the classifier is least sure of, the classes taking turns."""
+    best = p.topk(min(2, p.shape[1]), dim=1).values
+    margin = best[:, 0] - best[:, -1]
+    labels = p.argmax(1)
+    turn = torch.zeros(len(p), device=p.device)
+    for label in range(p.shape[1]):
+        rows = (labels == label).nonzero()[:, 0]
+        order = rows[margin[rows].argsort(stable=True)]
+        turn[order] = torch.arange(len(order), device=p.device).float()
+    return (turn + 0.5 * margin).argsort(stable=True)[:n]
 
 
 def _generator(folder: Path, manifest: dict[str, Any]) -> Generator:
@@ -287,7 +403,6 @@ def _generator(folder: Path, manifest: dict[str, Any]) -> Generator:
             f"{folder} was made with a generator of its maker's own, {manifest['generator']}. "
             "Pass it: Bundle.load(folder, generator=…)."
         )
-    _verify(folder, name, manifest["files"][name])
     return saved.load(folder / name)
 
 

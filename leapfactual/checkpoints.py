@@ -79,14 +79,14 @@ class Training:
 
     def write(self, path: Path) -> None:
         """Writes the state to ``path``."""
-        tensors = {f"ema/{name}": mean for name, mean in self.averages.items()}
+        tensors = {f"ema/{name}": mean.contiguous() for name, mean in self.averages.items()}
         for name, module in self.modules.items():
             for key, value in module.state_dict().items():
                 tensors[f"module/{name}/{key}"] = value.contiguous()
         for name, optimiser in self.optimisers.items():
             for key, parameter in self.modules[name].named_parameters():
                 for slot, value in optimiser.state[parameter].items():
-                    tensors[f"optimiser/{name}/{slot}/{key}"] = value
+                    tensors[f"optimiser/{name}/{slot}/{key}"] = value.contiguous()
         metadata = {
             "format": FORMAT,
             "settings": json.dumps(dict(self.settings)),
@@ -107,9 +107,14 @@ class Training:
             for name, module in self.modules.items():
                 module.load_state_dict(_below(tensors, f"module/{name}/"))
             for name, optimiser in self.optimisers.items():
+                if not any(key.startswith(f"optimiser/{name}/") for key in tensors):
+                    raise KeyError(f"optimiser/{name}")
                 for key, parameter in self.modules[name].named_parameters():
                     for slot in ADAM:
-                        value = tensors[f"optimiser/{name}/{slot}/{key}"]
+                        # Parameters that no gradient has reached have no state.
+                        value = tensors.get(f"optimiser/{name}/{slot}/{key}")
+                        if value is None:
+                            continue
                         # Adam counts its steps on the CPU, whatever the device of the weights.
                         device = "cpu" if slot == "step" else parameter.device
                         optimiser.state[parameter][slot] = value.to(device)

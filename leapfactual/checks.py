@@ -137,6 +137,16 @@ def targets(target: int | Tensor, rows: int, classes: int, device: torch.device)
     return y.clone()
 
 
+def size(value: object) -> None:
+    """Wants height and width."""
+    if (
+        not isinstance(value, tuple | list)
+        or len(value) != 2
+        or not all(isinstance(n, int) and n > 0 for n in value)
+    ):
+        raise InputError(f"`size` must be (height, width), at least 1 each, got {value!r}.")
+
+
 def whole(value: object, name: str) -> int:
     """Wants a whole number, of Python or of another library."""
     try:

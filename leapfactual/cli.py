@@ -4,13 +4,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from torch import Tensor
 
 from . import __version__
 from .errors import LeapError
@@ -147,23 +148,50 @@ def inspect(
 
     Example: leapfactual inspect my-bundle
     """
-    from .bundle import read_manifest, verify
+    from .bundle import Bundle, read_manifest
 
     manifest = read_manifest(bundle)
-    verify(bundle)
-    shape = " × ".join(map(str, manifest["shape"]))
-    console.print(f"bundle      {bundle}", markup=False, soft_wrap=True)
-    console.print(f"judge       {manifest['judge']}", markup=False)
-    console.print(f"classes     {', '.join(manifest['classes'])}", markup=False)
-    console.print(f"images      {shape}", markup=False)
-    console.print(f"generator   {manifest['generator']}, {manifest['features']} features")
-    for stage in manifest["plan"]:
-        console.print(f"stage       {stage['n']} leaps, {stage['lift']} / {stage['land']}")
-    for key, value in manifest["training"].items():
-        console.print(f"training    {key}: {value}", markup=False)
-    for name, record in manifest["files"].items():
-        digest = record["sha256"][:16]
-        console.print(f"file        {name}, {record['bytes']} bytes, sha256 {digest}…, whole")
+    ours = "generator.safetensors" in (manifest.get("files") or {})
+    found = Bundle.load(bundle) if ours else Bundle.load(bundle, generator=_Absent(manifest))
+    lines = [
+        ("bundle", bundle),
+        ("judge", found.judge),
+        ("classes", ", ".join(found.classes)),
+        ("images", " × ".join(map(str, found.probes.shape[1:]))),
+        ("generator", type(found.generator).__name__ if ours else manifest.get("generator")),
+        ("features", found.flow.features),
+        *(("stage", f"{s.n} leaps, {s.lift:g} / {s.land:g}") for s in found.plan),
+        ("preprocessing", found.preprocessing),
+        *(("training", f"{key}: {value}") for key, value in found.training.items()),
+        ("agreement", found.agreement),
+        *(
+            ("file", f"{name}, {record['bytes']} bytes, sha256 {record['sha256'][:16]}…, whole")
+            for name, record in manifest["files"].items()
+        ),
+    ]
+    for name, value in lines:
+        if value is not None:
+            console.print(
+                f"{name:<14}{_plain(value)}", markup=False, highlight=False, soft_wrap=True
+            )
+
+
+class _Absent:
+    """Stands for a generator that is not in the bundle, with the shapes that the manifest says."""
+
+    def __init__(self, manifest: dict[str, Any]) -> None:
+        self.features, self.shape = manifest.get("features"), manifest.get("shape")
+
+    def encode(self, x: Tensor) -> Tensor:
+        return x.new_zeros(len(x), int(self.features or 0))
+
+    def decode(self, z: Tensor) -> Tensor:
+        return z.new_zeros(len(z), *(self.shape or ()))
+
+
+def _plain(value: object) -> str:
+    """Writes a value that a stranger chose without letting it steer the terminal."""
+    return "".join(c if c.isprintable() else "�" for c in str(value))
 
 
 @contextmanager

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import leapfactual as lf
+from leapfactual.agreements import Agreement
 from leapfactual.data import squares
 from leapfactual.errors import InputError
 from leapfactual.generators import Identity
@@ -60,5 +61,16 @@ def test_one_weak_class_is_named():
 def test_no_images_and_wrong_answers_are_named():
     with pytest.raises(InputError, match="at least one image"):
         lf.agreement(X[:0], Identity(), squares.quadrant)
-    with pytest.raises(InputError, match="must give one row for each of 400"):
+    with pytest.raises(InputError, match=r"must give \(400, 2\) back, got \(1, 2\)"):
         lf.agreement(X, Distorting(lambda z: z[:1]), squares.quadrant, batch_size=400)
+
+
+def test_imbalanced_data_are_not_taken_for_a_collapse():
+    found = Agreement(torch.tensor([[900.0, 20.0], [60.0, 20.0]]), torch.zeros(2))
+    assert "nearly every" not in found.advice
+    assert "class 1" in found.advice
+    assert found.record() == {
+        "overall": pytest.approx(0.92),
+        "per_class": [0.9783, 0.25],
+        "images": 1000,
+    }

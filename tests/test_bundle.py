@@ -3,9 +3,15 @@
 import json
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.svm import LinearSVC
 
 import leapfactual as lf
 from leapfactual.bundle import MANIFEST, read_manifest
@@ -91,6 +97,102 @@ def test_another_classifier_is_refused_unless_asked_for():
         bundle.explainer(lambda x: torch.eye(2)[[0] * len(x)])
 
 
+def test_the_fingerprint_tells_classifiers_of_digits_apart():
+    """Four good classifiers agree on nearly every digit; the probes are where they do not."""
+    data = load_digits()
+    x = torch.tensor(data.images / 16).float()[:, None]
+    order = data.target.argsort(kind="stable")
+    rows = x.flatten(1).numpy()
+    kinds = {
+        "svm": LinearSVC(C=0.1, random_state=0),
+        "neighbours": KNeighborsClassifier(),
+        "forest": RandomForestClassifier(30, random_state=0),
+        "logistic": LogisticRegression(max_iter=300),
+    }
+    made_of = {k: lf.classifiers.from_sklearn(m.fit(rows, data.target)) for k, m in kinds.items()}
+    vae = VAE((1, 8, 8), 4, widths=(4, 4))
+    for name, classifier in made_of.items():
+        flow = lf.Flow(lf.MLPField(4, 10, width=8, depth=1))
+        names = [str(k) for k in range(10)]
+        bundle = lf.Bundle.make(vae, flow, classifier, x[order], classes=names, plan=PLAN)
+        assert [k for k, c in made_of.items() if bundle.recognises(c)] == [name]
+        assert not bundle.recognises(lambda x: torch.eye(10)[[0] * len(x)])
+        with pytest.raises(InputError, match="NaN"):
+            bundle.recognises(lambda x: torch.full((len(x), 10), torch.nan))
+
+
+def test_generator_and_flow_must_fit():
+    x, _ = squares.sample(8)
+    wider = lf.Flow(lf.MLPField(3, 4))
+    with pytest.raises(InputError, match=r"the flow has 3 features.*encodes \(1, 2\) to \(1, 2\)"):
+        lf.Bundle.make(Identity(), wider, squares.quadrant, x, classes=NAMES, plan=PLAN)
+    images = torch.rand(8, 1, 8, 8)
+    cvae = lf.generators.ConditionalVAE((1, 8, 8), 2, 4)
+    flow = lf.Flow(lf.MLPField(4, 2))
+    bright = lf.classifiers.from_labels(lambda x: (x.mean((1, 2, 3)) > 0.5).long(), 2)
+    with pytest.raises(InputError, match="does not take the probes"):
+        lf.Bundle.make(cvae, flow, bright, images, classes=["a", "b"], plan=PLAN)
+
+
+@pytest.mark.parametrize(
+    "record", [{"loss": float("nan")}, {"z": torch.zeros(2)}, {"x": "a" * 10**6}]
+)
+def test_records_that_json_cannot_hold_are_refused_before_anything_is_written(record):
+    x, _ = squares.sample(8)
+    flow = lf.Flow(lf.MLPField(2, 4))
+    with pytest.raises(InputError, match="`training`"):
+        lf.Bundle.make(
+            Identity(), flow, squares.quadrant, x, classes=NAMES, plan=PLAN, training=record
+        )
+
+
+def test_a_field_of_ones_own_and_the_agreement_come_back(tmp_path):
+    x, _ = squares.sample(40)
+    oracle = lf.testing.GaussianOracle(torch.tensor(squares.CENTRES), 0.2)
+    found = lf.agreement(x, Identity(), squares.quadrant)
+    bundle = lf.Bundle.make(
+        Identity(),
+        oracle.flow(),
+        squares.quadrant,
+        x,
+        classes=NAMES,
+        plan=PLAN,
+        agreement=found.record(),
+    )
+    bundle.save(tmp_path / "b")
+    with pytest.raises(InputError, match="pass field="):
+        lf.Bundle.load(tmp_path / "b")
+    again = lf.Bundle.load(tmp_path / "b", field=oracle.flow().field)
+    assert again.agreement["overall"] == 1
+
+
+def test_folders_with_other_things_in_them_are_not_replaced(tmp_path):
+    made().save(tmp_path / "b")
+    (tmp_path / "b" / "thesis.tex").write_text("dear")
+    with pytest.raises(InputError, match=r"also holds thesis\.tex, so it is not replaced"):
+        made().save(tmp_path / "b", overwrite=True)
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "manifest.json").write_text('{"name": "an app"}')
+    with pytest.raises(InputError, match="is no bundle, so it is not replaced"):
+        made().save(tmp_path / "app", overwrite=True)
+
+
+def test_many_savers_of_one_folder_leave_a_whole_bundle(tmp_path):
+    bundle = made()
+
+    def save(_):
+        try:
+            bundle.save(tmp_path / "b", overwrite=True)
+        except (OSError, LeapError):
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert any(pool.map(save, range(16)))
+    assert lf.Bundle.load(tmp_path / "b").recognises(squares.quadrant)
+    assert [p.name for p in tmp_path.iterdir()] == ["b"]
+
+
 def test_a_generator_of_ones_own_is_passed_in(tmp_path):
     class Own(Identity):
         pass
@@ -146,7 +248,17 @@ def rewritten(folder, change):
         (lambda m: m.update(plan=7), "does not describe a bundle"),
         (lambda m: m.update(classes=["a"]), "each of the flow's 4 classes"),
         (lambda m: m.update(classes="abcd"), "does not describe a bundle"),
-        (lambda m: m["files"].pop("flow.safetensors"), "does not describe a bundle .*flow"),
+        (lambda m: m["files"].pop("flow.safetensors"), "names the wrong files"),
+        (lambda m: m["files"].update({"../../x": {}}), "names the wrong files"),
+        (lambda m: m.update(features=4096), "speaks of 4096 features"),
+        (lambda m: m.update(shape=[3, 999, 999]), r"images of shape \[3, 999, 999\]"),
+        (
+            lambda m: m.update(plan=[{"n": 5, "lift": 0, "land": 10**400}]),
+            "does not describe|must be",
+        ),
+        (lambda m: m.pop("shape"), "does not describe a bundle"),
+        (lambda m: m.update(training=[["a"]]), "does not describe a bundle"),
+        (lambda m: m["files"]["flow.safetensors"].update(sha256=5), "damaged or exchanged"),
         (lambda m: m["files"]["flow.safetensors"].update(sha256="0" * 64), "damaged or exchanged"),
         (lambda m: m["files"]["flow.safetensors"].update(bytes=-1), "damaged or exchanged"),
         (lambda m: m.update(preprocessing={"stretch": "boom"}), "`stretch` must be one of"),

@@ -64,6 +64,7 @@ def test_arrays_of_probabilities():
     [
         (from_logits(lambda x: x[0]), r"logits of shape \(4, K\), got \(2,\)"),
         (from_logits(lambda x: {"logits": x}), "got dict"),
+        (from_logits(lambda x: x[:, :1]), r"several classes, got 1.*torch.cat"),
         (from_labels(lambda x: [0] * 3, 2), r"one whole number per image, 4 here, got .* \(3,\)"),
         (from_labels(lambda x: [0.5] * 4, 2), r"got torch\.float32"),
         (
@@ -113,6 +114,9 @@ def test_by_name_from_the_current_folder(tmp_path, monkeypatch):
         from_string("my_models:Zoo.tiger")
     with pytest.raises(InputError, match="must be a function .* got int"):
         from_string("my_models:number")
+    (tmp_path / "needs.py").write_text("import need")
+    with pytest.raises(ModuleNotFoundError, match="No module named 'need'"):
+        from_string("needs:x")
     with pytest.raises(MissingData, match="there is no module `no_models`"):
         from_string("no_models:x")
     with pytest.raises(InputError, match="must be `package.module:attribute`"):
@@ -264,6 +268,8 @@ def test_stretches_lift_what_is_faint_and_keep_the_ends(stretch):
         (lambda: Preprocessing(low=1, high=0), "`low` must be below `high`"),
         (lambda: Preprocessing(std=(0.0,)), "`std` must be positive"),
         (lambda: Preprocessing(size=(0, 5)), "`size` must be"),
+        (lambda: Preprocessing(size=224), "`size` must be .* got 224"),
+        (lambda: Preprocessing(mean=0.5), "`mean` must be a tuple"),
         (lambda: Preprocessing(strength=0), "`strength` must be positive"),
         (lambda: Preprocessing(mean=(1.0, 2.0))(IMAGES), "one for each of the 1 channels, got 2"),
         (lambda: Preprocessing(channels=3)(torch.rand(1, 2, 4, 4)), "wants 3 channels, got 2"),
@@ -374,11 +380,89 @@ def test_patient_does_not_wait_for_ever():
 
 
 def test_patient_does_not_hide_wrong_answers_or_an_interrupt():
-    with pytest.raises(InputError, match="must give one row for each of 4"):
-        Patient(lambda x: answers(x)[:1])(X)
+    with pytest.raises(ClassifierError, match="must give one row for each of 4"):
+        Patient(lambda x: answers(x)[:1].repeat(0, 1), pause=0)(X)
     flaky = Flaky(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         Patient(flaky)(X)
+
+
+def test_nan_is_tried_again_and_never_remembered():
+    calls = []
+
+    def nan_once(x):
+        calls.append(len(x))
+        return answers(x) * (torch.nan if len(calls) == 1 else 1)
+
+    stack = Cached(Patient(nan_once, pause=0, sleep=lambda _: None))
+    assert torch.equal(stack(X), answers(X))
+    assert len(calls) == 2
+
+
+def test_a_dead_service_is_given_up_soon():
+    asked, pauses = [], []
+
+    def dead(x):
+        asked.append(len(x))
+        raise ConnectionError("gone")
+
+    with pytest.raises(ClassifierError, match="no answer for 256 of 256.*gone"):
+        Patient(dead, tries=3, sleep=pauses.append)(torch.randn(256, 2))
+    assert len(asked) == 5
+    assert len(pauses) == 2
+
+
+def test_rows_without_an_answer_are_named_as_the_caller_counts_them():
+    bad = X[3]
+
+    def chokes(batch):
+        if (batch == bad).all(1).any():
+            raise ValueError("no")
+        return answers(batch)
+
+    stack = Cached(Patient(chokes, tries=1, sleep=lambda _: None))
+    stack(X[:2])
+    with pytest.raises(ClassifierError) as error:
+        stack(X)
+    assert error.value.rows == [3]
+
+
+def test_what_was_paid_for_survives_other_questions():
+    other, asked, healed = torch.randn(2, 2), [], False
+
+    def chokes(batch):
+        asked.append(len(batch))
+        if not healed and (batch == X[3]).all(1).any():
+            raise ValueError("no")
+        return answers(batch)
+
+    patient = Patient(chokes, tries=1, sleep=lambda _: None)
+    with pytest.raises(ClassifierError):
+        patient(X)
+    patient(other)
+    healed = True
+    asked.clear()
+    patient(X)
+    assert asked == [1]
+
+
+def test_a_timeout_keeps_the_callers_modes_and_the_classifiers_own_errors():
+    seen = []
+    with torch.no_grad():
+        Patient(lambda x: seen.append(torch.is_grad_enabled()) or answers(x), timeout=5)(X)
+    assert seen == [False]
+
+    def own(x):
+        raise TimeoutError("the gateway says so")
+
+    with pytest.raises(ClassifierError, match="the gateway says so"):
+        Patient(own, tries=1, timeout=5)(X[:1])
+
+
+@pytest.mark.parametrize("layer", [Cached, Patient, Counted])
+def test_layers_take_no_images_and_half_precision(layer):
+    assert layer(answers)(X[:0]).shape == (0, 2)
+    assert layer(answers)(X.bfloat16()).shape == (4, 2)
 
 
 @pytest.mark.parametrize(

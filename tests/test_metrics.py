@@ -1,3 +1,5 @@
+import dataclasses
+import hashlib
 import pickle
 from pathlib import Path
 
@@ -6,10 +8,22 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import leapfactual as lf
+from leapfactual.data import packages
 from leapfactual.errors import InputError, MissingData
-from leapfactual.generators import GAN, Inversion
-from leapfactual.metrics import LPIPS, morphology, morphometrics, relative_error
+from leapfactual.generators import GAN, Identity, Inversion
+from leapfactual.metrics import (
+    LPIPS,
+    METRICS,
+    evaluate,
+    judged,
+    morphology,
+    morphology_errors,
+    morphometrics,
+    relative_error,
+)
 from leapfactual.metrics.lpips import BACKBONES
+from leapfactual.testing import GaussianOracle
 
 
 def arrays(backbone, seed=0):
@@ -71,9 +85,13 @@ def test_lpips_reads_its_weights_from_the_cache(tmp_path, monkeypatch):
     with pytest.raises(MissingData, match="leapfactual data get lpips"):
         LPIPS.load()
     (tmp_path / "lpips").mkdir()
+    members = []
     for backbone in ("alexnet", "vgg16"):
         content = pickle.dumps(arrays(backbone), protocol=4)
         (tmp_path / "lpips" / f"{backbone}.ckpt").write_bytes(content)
+        members.append(packages.Member(f"w/{backbone}.ckpt", hashlib.sha256(content).hexdigest()))
+    card = dataclasses.replace(packages.CARDS["lpips"], members=tuple(members))
+    monkeypatch.setitem(packages.CARDS, "lpips", card)
     expected = LPIPS("alexnet")
     expected.read(arrays("alexnet"))
     x, other = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64)
@@ -201,3 +219,79 @@ def test_relative_error_is_absolute():
 def test_colour_has_no_morphometrics():
     with pytest.raises(InputError, match="grey images"):
         morphometrics(torch.rand(1, 3, 28, 28))
+
+
+# -- the table --
+
+
+PLAIN = (lf.blend(25, 0.1),)
+
+
+def explained(n=30, plan=PLAIN, target=1):
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), 0.5)
+    z, _ = oracle.sample(n)
+    return lf.LeapFactual(Identity(), oracle.classifier, oracle.flow(), plan).explain(z, target)
+
+
+def test_validity_counts_only_what_had_to_change():
+    found = explained(plan=[lf.blend(1, 0.01)])
+    scores = evaluate(found, ["ACC", "validity"])
+    assert scores["ACC"].mean == 0.5
+    assert scores["validity"].mean == 0
+    assert scores["validity"].values.isnan().sum() == 30
+
+
+def test_distances_by_hand():
+    found = explained()
+    gap = found.counterfactual - found.reconstruction
+    scores = evaluate(found, ["L1", "L2", "PSNR", "sparsity"])
+    assert scores["L1"].mean == pytest.approx(gap.abs().mean().item())
+    assert scores["L2"].mean == pytest.approx(gap.square().mean(1).sqrt().mean().item())
+    assert scores["sparsity"].mean == pytest.approx((gap.abs() > 0.1).double().mean().item())
+    values = scores["L1"].values
+    assert scores["L1"].sem == pytest.approx(values.std().item() / len(values) ** 0.5)
+
+
+def test_auc_agrees_with_scikit_learn_and_its_error_comes_from_resampling():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    found = explained(plan=[lf.blend(5, 0.1)], target=torch.arange(60) % 2)
+    score = evaluate(found, ["AUC"])["AUC"]
+    expected = sklearn.roc_auc_score(found.target, found.probabilities[:, 1])
+    assert score.mean == pytest.approx(expected, abs=1e-6)
+    assert 0 < score.sem < 0.2
+    assert score.values is None
+
+
+def test_ssim_agrees_with_scikit_image():
+    skimage = pytest.importorskip("skimage.metrics")
+    found = explained(2)
+    a = torch.rand(4, 1, 32, 32)
+    b = (a + 0.2 * torch.randn(4, 1, 32, 32)).clamp(0, 1)
+    found = dataclasses.replace(found, counterfactual=a, reconstruction=b)
+    options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
+    expected = np.mean(
+        [
+            skimage.structural_similarity(x[0].numpy(), y[0].numpy(), data_range=1.0, **options)
+            for x, y in zip(a, b, strict=True)
+        ]
+    )
+    assert evaluate(found, ["SSIM"])["SSIM"].mean == pytest.approx(expected, abs=0.02)
+
+
+def test_a_judge_is_asked_about_the_counterfactuals():
+    found = explained()
+    strict = judged(lambda x: torch.eye(2)[(x[:, 0] > 2.0).long()])
+    share = (found.counterfactual[found.source != 1][:, 0] > 2.0).double().mean().item()
+    assert evaluate(found, [strict])["oracle"].mean == pytest.approx(share)
+
+
+def test_every_metric_says_which_way_is_better_and_unknown_ones_are_named():
+    assert {m.name for m in METRICS.values() if m.higher_is_better} >= {"ACC", "AUC", "SSIM"}
+    assert not METRICS["L1"].higher_is_better
+    with pytest.raises(InputError, match="`beauty` is not a metric: there are ACC"):
+        evaluate(explained(), ["beauty"])
+
+
+def test_morphology_errors_of_an_unchanged_digit_are_zero():
+    found = dataclasses.replace(explained(2), counterfactual=DIGITS[:4], reconstruction=DIGITS[:4])
+    assert all(not values.any() for values in morphology_errors(found).values())

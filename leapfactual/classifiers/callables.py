@@ -41,6 +41,7 @@ def from_logits(
                 f"the network must give logits of shape ({len(x)}, K), got {got}. "
                 "For a network with another output wrap it in a function that returns its logits."
             )
+        several(logits.shape[1], "the network")
         return logits.float().softmax(1) if logits.dtype != torch.float64 else logits.softmax(1)
 
     return classify
@@ -65,6 +66,7 @@ def from_labels(
 
     def classify(x: Tensor) -> Tensor:
         y = _tensor(label(prepared(x, preprocessing)), x.device)
+        y = y.long() if y.dtype in (torch.uint16, torch.uint32, torch.uint64) else y
         if y.shape != (len(x),) or y.is_floating_point() or y.dtype == torch.bool:
             raise InputError(
                 f"the labels must be one whole number per image, {len(x)} here, got {y.dtype} of "
@@ -113,7 +115,7 @@ def from_string(name: str) -> Classifier:
         tensor([[0., 1., 0., 0.]])
     """
     module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
+    if not (module_name and colon and attribute) or module_name.startswith("."):
         raise InputError(
             f"`{name}` must be `package.module:attribute`, for example `my_models:classify`."
         )
@@ -122,7 +124,7 @@ def from_string(name: str) -> Classifier:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise MissingData(
             f"there is no module `{module_name}`, here or installed. Run from the folder that "
@@ -142,6 +144,15 @@ def from_string(name: str) -> Classifier:
             f"{type(found).__name__}."
         )
     return found
+
+
+def several(classes: int, who: str) -> None:
+    """Refuses a single column, whose softmax would be 1 for every image."""
+    if classes < 2:
+        raise InputError(
+            f"{who} must give a column for each of several classes, got {classes}. For one logit "
+            "s of two classes return torch.cat([-s, s], 1) / 2."
+        )
 
 
 def _tensor(answer: Labels | Probabilities, device: torch.device) -> Tensor:

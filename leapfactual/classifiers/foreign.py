@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import checks
 from ..errors import InputError, MissingData, MissingExtra
 from ..types import Classifier
-from .callables import NOTHING, from_labels, from_probabilities, prepared
+from .callables import NOTHING, from_labels, from_probabilities, prepared, several
 from .preprocessing import Preprocessing
 
 
@@ -74,6 +74,8 @@ def from_onnx(
     except Exception as error:  # onnxruntime's own errors have no common parent but this
         reason = str(error).strip().splitlines()[0]
         raise InputError(f"{path} is no ONNX model ({reason}). Export it again.") from error
+    if not session.get_inputs():
+        raise InputError(f"{path} takes no input. Export the network, not a constant.")
     wanted = session.get_inputs()[0]
 
     def run(x: Tensor) -> Tensor:
@@ -81,15 +83,19 @@ def from_onnx(
         try:
             out = session.run(None, {wanted.name: array})[0]
         except Exception as error:  # as above
+            reason = str(error).strip().splitlines()[0]
             raise InputError(
-                f"{path} wants input of shape {wanted.shape}, got {array.shape}. Declare the "
-                "right Preprocessing, and export with a dynamic batch size."
+                f"{path} wants input of shape {wanted.shape} and type {wanted.type}, got "
+                f"{array.shape} floats ({reason}). Declare the right Preprocessing, and export "
+                "with a dynamic batch size."
             ) from error
         row = torch.from_numpy(np.asarray(out)).to(x.device)
         if row.ndim != 2 or len(row) != len(x):
             raise InputError(
                 f"{path} must give one row for each of {len(x)} images, got {checks.shape(row)}."
             )
+        several(row.shape[1], str(path))
+        row = row.float()
         return row.softmax(1) if output == "logits" else row
 
     return from_probabilities(run)

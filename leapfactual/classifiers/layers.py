@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from ..errors import ClassifierError, InputError, LeapError
+from ..errors import ClassifierError, InputError
 from ..types import Classifier
 
 
@@ -60,6 +60,8 @@ class Cached:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Answers from memory, and asks about what is new, each image once."""
+        if not len(x):
+            return self.classifier(x)
         keys = [_key(image) for image in x]
         new: dict[str, int] = {}
         for row, key in enumerate(keys):
@@ -67,16 +69,24 @@ class Cached:
                 new.setdefault(key, row)
         fresh: dict[str, Tensor] = {}
         if new:
-            answers = self.classifier(x[list(new.values())])
-            checks.one_row_each(answers, x[list(new.values())], "the classifier")
+            answers = self._asked(x, list(new.values()))
             fresh = {key: answer.detach() for key, answer in zip(new, answers, strict=True)}
         self.asked += len(new)
         self.found += len(keys) - len(new)
-        out = torch.stack([fresh.get(key, self._answers.get(key)) for key in keys])  # type: ignore[misc]
+        known = {**self._answers, **fresh} if fresh else self._answers
+        out = torch.stack([known[key].to(x.device) for key in keys])
         self._answers.update({key: answer.clone().cpu() for key, answer in fresh.items()})
         while len(self._answers) > self.limit:
             self._answers.popitem(last=False)
         return out
+
+    def _asked(self, x: Tensor, rows: list[int]) -> Tensor:
+        try:
+            answers = self.classifier(x[rows])
+        except ClassifierError as error:
+            raise ClassifierError(str(error), [rows[row] for row in error.rows]) from error
+        _whole(answers, x[rows])
+        return answers
 
     def __repr__(self) -> str:
         return f"Cached({len(self._answers)} answers, {self.found} found, {self.asked} asked)"
@@ -85,15 +95,18 @@ class Cached:
 class Patient:
     """Asks a classifier that fails now and then again, and never for an answer it already has.
 
-    A call that raises or hangs is tried again after a pause that doubles each time. When a whole
-    batch keeps failing it is halved, down to single images, so that one bad image spoils neither
-    the batch nor the answers already paid for: those stay, and a later call goes on from them.
+    A call that raises, hangs or answers with NaN is tried again after a pause that doubles each
+    time. When a whole batch keeps failing it is halved, down to single images, so that one bad
+    image spoils neither the batch nor the answers already paid for: those stay, and a later call
+    goes on from them. When neither the first nor the last image of a batch gets an answer alone,
+    the classifier is taken to be gone, and no more is asked.
 
     Arguments:
         classifier: The classifier.
         tries: How often to ask in all.
         pause: The seconds before the second try.
-        timeout: The seconds that one call may take; none for as long as it likes.
+        timeout: The seconds that one call may take; none for as long as it likes. A call that
+            hangs is left behind in its thread.
         sleep: How to wait.
     """
 
@@ -114,68 +127,87 @@ class Patient:
         self.classifier, self.tries, self.pause = classifier, tries, pause
         self.timeout, self.sleep = timeout, sleep
         self._paid: dict[str, Tensor] = {}
+        self._lock = threading.Lock()
 
     def __call__(self, x: Tensor) -> Tensor:
         """Answers, or raises :class:`ClassifierError` naming the images that got no answer."""
+        if not len(x):
+            return self.classifier(x)
         keys = [_key(image) for image in x]
-        missing = [row for row, key in enumerate(keys) if key not in self._paid]
-        errors: dict[int, Exception] = {}
-        if missing:
-            self._settle(x, keys, missing, errors)
-        if errors:
-            row, error = next(iter(errors.items()))
-            raise ClassifierError(
-                f"the classifier gave no answer for {len(errors)} of {len(x)} images after "
-                f"{self.tries} tries (first: row {row}, {type(error).__name__}: {error}). "
-                f"The other {len(x) - len(errors)} answers are kept: call again to go on, or "
-                "leave those images out.",
-                rows=sorted(errors),
-            ) from error
-        answers = torch.stack([self._paid[key] for key in keys]).to(x.device)
-        self._paid.clear()
-        return answers
+        with self._lock:
+            missing = [row for row, key in enumerate(keys) if key not in self._paid]
+            errors: dict[int, Exception] = {}
+            if missing:
+                self._settle(x, keys, missing, self.tries, errors)
+            if errors:
+                raise self._sorry(errors, len(x))
+            answers = torch.stack([self._paid[key] for key in keys]).to(x.device)
+            for key in set(keys):
+                del self._paid[key]
+            return answers
 
     def _settle(
-        self, x: Tensor, keys: list[str], rows: list[int], errors: dict[int, Exception]
+        self,
+        x: Tensor,
+        keys: list[str],
+        rows: list[int],
+        tries: int,
+        errors: dict[int, Exception],
     ) -> None:
-        try:
-            answers = self._asked(x[rows])
-        except LeapError:
-            raise
-        except Exception as error:
-            if len(rows) == 1:
-                errors[rows[0]] = error
-                return
-            half = len(rows) // 2
-            self._settle(x, keys, rows[:half], errors)
-            self._settle(x, keys, rows[half:], errors)
+        """Gets the answers of some rows, keeping what comes; notes the rows that get none."""
+        failure = self._try(x, keys, rows, tries)
+        if failure is None:
             return
-        for row, answer in zip(rows, answers, strict=True):
-            self._paid[keys[row]] = answer.detach().cpu()
+        if len(rows) == 1:
+            errors[rows[0]] = failure
+            return
+        ends = [self._try(x, keys, [row], 1) for row in (rows[0], rows[-1])]
+        if all(ends):
+            errors.update(dict.fromkeys(rows, failure))
+            return
+        left = [row for row in rows if keys[row] not in self._paid]
+        for part in (left[: len(left) // 2], left[len(left) // 2 :]):
+            if part:
+                self._settle(x, keys, part, 1, errors)
 
-    def _asked(self, x: Tensor) -> Tensor:
-        for attempt in range(1, self.tries + 1):
+    def _try(self, x: Tensor, keys: list[str], rows: list[int], tries: int) -> Exception | None:
+        """Asks about rows, several times if need be; returns the last error, or nothing."""
+        for attempt in range(1, tries + 1):
             try:
-                answer = self._timed(x)
-                checks.one_row_each(answer, x, "the classifier")
-            except (LeapError, KeyboardInterrupt):
-                raise
-            except Exception:
-                if attempt == self.tries:
-                    raise
+                answers = self._timed(x[rows])
+                _whole(answers, x[rows])
+            except Exception as error:
+                if attempt == tries:
+                    return error
                 self.sleep(self.pause * 2 ** (attempt - 1))
             else:
-                return answer
-        raise AssertionError("unreachable: the last try returns or raises")
+                for row, answer in zip(rows, answers, strict=True):
+                    self._paid[keys[row]] = answer.detach().cpu()
+                return None
+        return None
+
+    def _sorry(self, errors: dict[int, Exception], n: int) -> ClassifierError:
+        rows = sorted(errors)
+        error = errors[rows[0]]
+        sorry = ClassifierError(
+            f"the classifier gave no answer for {len(rows)} of {n} images after {self.tries} "
+            f"tries (first: row {rows[0]}, {type(error).__name__}: {error}). The other "
+            f"{n - len(rows)} answers are kept: call again to go on, or leave those images out.",
+            rows,
+        )
+        sorry.__cause__ = error
+        return sorry
 
     def _timed(self, x: Tensor) -> Tensor:
         if self.timeout is None:
             return self.classifier(x)
         future: Future[Tensor] = Future()
+        gradients = torch.is_grad_enabled()
 
         def work() -> None:
             try:
-                future.set_result(self.classifier(x))
+                with torch.set_grad_enabled(gradients):
+                    future.set_result(self.classifier(x))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -183,10 +215,18 @@ class Patient:
         try:
             return future.result(self.timeout)
         except FutureTimeout as error:
+            if future.done():
+                raise
             raise TimeoutError(f"no answer within {self.timeout:g} s") from error
+
+
+def _whole(answers: Tensor, x: Tensor) -> None:
+    """Refuses answers that are not one finite row for each image."""
+    checks.one_row_each(answers, x, "the classifier")
+    checks.finite(answers, "the classifier's answer")
 
 
 def _key(image: Tensor) -> str:
     content = image.detach().cpu().contiguous()
     header = f"{content.dtype} {tuple(content.shape)}".encode()
-    return hashlib.sha256(header + content.numpy().tobytes()).hexdigest()
+    return hashlib.sha256(header + content.view(torch.uint8).numpy().tobytes()).hexdigest()

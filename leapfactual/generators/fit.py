@@ -21,6 +21,7 @@ from .. import checks
 from ..checkpoints import Epoch, Training, epoch_generator
 from ..errors import InputError, TrainingError
 from ..pictures import save_grid
+from .vae import ConditionalVAE
 
 Perceptual = Callable[[Tensor, Tensor], Tensor]
 
@@ -125,6 +126,13 @@ def fit(
         2
     """
     module = _module(model)
+    if not 0 <= ema < 1:
+        raise InputError(f"`ema` must be in [0, 1), got {ema!r}. Try 0.999, or 0 for none.")
+    if isinstance(model, ConditionalVAE) and conditions is None:
+        raise InputError(
+            "a conditional model is trained with conditions: pass what the classifier says of "
+            "the images, fit(model, images, p)."
+        )
     _check(images, epochs, batch_size, learning_rate, schedule, precision)
     device = next(module.parameters()).device
     modules: dict[str, nn.Module] = {"model": module}
@@ -152,6 +160,7 @@ def fit(
         "adversarial_weight": adversarial_weight,
         "precision": precision,
         "seed": seed,
+        "model": model.config() if hasattr(model, "config") else type(model).__name__,
     }
     data = "" if checkpoint is None else _fingerprint(images, sample, conditions)
     training = Training(settings, data, modules, optimisers, ema)
@@ -185,10 +194,11 @@ def fit(
             order = torch.randperm(len(images), generator=generator, device=device)
             order = order.to(images.device if isinstance(images, Tensor) else "cpu")
             total = torch.zeros((), device=device)
-            for step, rows in enumerate(torch.split(order, batch_size), epoch * steps):
+            for step, rows in enumerate(_batches(order, batch_size), epoch * steps):
                 for optimiser in optimisers.values():
                     optimiser.param_groups[0]["lr"] = rate(step)
                 x = images[rows].to(device)
+                checks.images(x, "images")
                 if augment is not None:
                     x = augment(x, generator)
                 given = [] if conditions is None else [conditions[rows].to(device)]
@@ -254,6 +264,15 @@ def _criticised(
     return said
 
 
+def _batches(order: Tensor, batch_size: int) -> list[Tensor]:
+    """Splits the rows; a single one left over joins the batch before, for batch norm's sake."""
+    batches = list(torch.split(order, batch_size))
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        last = batches.pop()
+        batches[-1] = torch.cat([batches[-1], last])
+    return batches
+
+
 def _module(model: Autoencoder | Conditional) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InputError(
@@ -267,8 +286,13 @@ def _check(
 ) -> None:
     checks.positive(epochs, "epochs")
     checks.positive(batch_size, "batch_size")
-    if not len(images):
-        raise InputError("`images` must hold at least one image, got none. Check the path.")
+    if len(images) < 2:
+        raise InputError(
+            f"`images` must hold at least two images to train on, got {len(images)}. Check the "
+            "path."
+        )
+    if batch_size < 2:
+        raise InputError("`batch_size` must be at least 2: batch norm needs several images.")
     if not 0 < rate < math.inf:
         raise InputError(f"`learning_rate` must be positive, got {rate!r}. Try 1e-3.")
     for name, value, known in (
@@ -289,9 +313,11 @@ def _finite(loss: float, epoch: int, rate: float) -> float:
 
 
 def _fingerprint(images: Indexed, sample: Tensor, conditions: Tensor | None) -> str:
-    """Recognises a set of images by its size, its first images and all of its conditions."""
+    """Recognises a set of images: a tensor by its pixels, one on disk by its files' names."""
     digest = hashlib.sha256(f"{len(images)} {tuple(sample.shape)}".encode())
-    digest.update(sample.detach().cpu().float().contiguous().numpy().tobytes())
+    whole = images if isinstance(images, Tensor) else sample
+    digest.update(whole.detach().cpu().float().contiguous().numpy().tobytes())
+    digest.update("\n".join(getattr(images, "names", [])).encode())
     if conditions is not None:
         digest.update(conditions.detach().cpu().float().contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -72,27 +73,27 @@ class LatentDiffusionVAE:
     def __init__(self, model: Any, shape: tuple[int, int, int]) -> None:  # noqa: ANN401
         self.model, self.shape = model, check_shape(shape)
         with torch.no_grad():
-            blank = torch.zeros(1, *self.shape).to(model.device)
+            blank = torch.zeros(1, *self.shape).to(model.device, model.dtype)
             latent = model.encode(blank).latent_dist.mean
             back = model.decode(latent).sample
         if back.shape != blank.shape:
             raise InputError(
                 f"the autoencoder gives {checks.shape(back)} back for {checks.shape(blank)}: it "
-                "cannot halve images of that size. Resize them to a power of two."
+                "cannot halve images of that size. Resize them so that it can."
             )
         self.latent = tuple(latent.shape[1:])
 
     def encode(self, x: Tensor) -> Tensor:
         """Returns the scaled means ``(B, D)`` of the latents of ``x``."""
         check_images(x, self.shape)
-        mean: Tensor = self.model.encode(2 * x - 1).latent_dist.mean
-        return torch.flatten(mean * self.model.config.scaling_factor, 1)
+        mean: Tensor = self.model.encode((2 * x - 1).to(self.model.dtype)).latent_dist.mean
+        return torch.flatten(mean * self.model.config.scaling_factor, 1).to(x)
 
     def decode(self, z: Tensor) -> Tensor:
         """Returns the images of ``z``, in [0, 1]."""
         latent = z.reshape(-1, *self.latent) / self.model.config.scaling_factor
-        x: Tensor = self.model.decode(latent).sample
-        return ((x + 1) / 2).clamp(0, 1)
+        x: Tensor = self.model.decode(latent.to(self.model.dtype)).sample
+        return ((x + 1) / 2).clamp(0, 1).to(z)
 
 
 def stylegan(
@@ -122,8 +123,8 @@ def stylegan(
         raise MissingData(
             f"there is no legacy.py in {code}. Give the folder of your copy of the StyleGAN code."
         )
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
     if trust != found:
         raise InputError(
             f"{path} is a pickle, which runs what it says when it is opened. Its SHA-256 is "
@@ -132,8 +133,7 @@ def stylegan(
     sys.path.insert(0, str(code))
     try:
         legacy = importlib.import_module("legacy")
-        with path.open("rb") as file:
-            network: Any = legacy.load_network_pkl(file)["G_ema"].eval().to(device)
+        network: Any = legacy.load_network_pkl(io.BytesIO(content))["G_ema"].eval().to(device)
     finally:
         sys.path.remove(str(code))
 
@@ -154,4 +154,5 @@ def stylegan(
         mapping=mapping,
         noise=network.z_dim,
         inversion=inversion,
+        device=device,
     )

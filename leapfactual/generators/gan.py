@@ -72,6 +72,7 @@ class GAN:
         encoder: Gives a first guess at the latents of images; see :meth:`fit_encoder`.
         inversion: How :meth:`encode` inverts.
         seed: The seed of the noise that the mean latent is estimated from.
+        device: Where the networks are; found out when they are torch modules.
 
     Example:
         >>> from torch.nn import Linear, Sequential, Unflatten
@@ -92,6 +93,7 @@ class GAN:
         encoder: Function | None = None,
         inversion: Inversion = Inversion(),  # noqa: B008 - frozen
         seed: int = 0,
+        device: torch.device | str | None = None,
     ) -> None:
         checks.positive(features, "features")
         if not values[0] < values[1]:
@@ -99,18 +101,29 @@ class GAN:
         self.synthesis, self.mapping, self.encoder = synthesis, mapping, encoder
         self.features, self.shape = features, check_shape(shape)
         self.noise, self.values, self.inversion = noise or features, values, inversion
-        self.mean = self.sample(512, seed).mean(0, keepdim=True)
+        self.device = torch.device(device or _device(mapping or synthesis))
+        latents = self.sample(512, seed)
+        if latents.ndim != 2 or latents.shape[1] != features:
+            raise InputError(
+                f"the mapping must give latents of shape (B, {features}), got "
+                f"{checks.shape(latents)}. Pass the right `features`."
+            )
+        self.mean = latents.mean(0, keepdim=True)
 
     @torch.no_grad()
     def sample(self, n: int, seed: int = 0) -> Tensor:
         """Returns ``n`` latents of random images, with shape ``(n, D)``."""
         checks.positive(n, "n")
         noise = torch.randn(n, self.noise, generator=torch.Generator().manual_seed(seed))
-        noise = noise.to(_device(self.mapping or self.synthesis))
+        noise = noise.to(self.device)
         return noise if self.mapping is None else self.mapping(noise)
 
     def decode(self, z: Tensor) -> Tensor:
         """Returns the images of ``z``, in [0, 1]."""
+        return self._unclamped(z).clamp(0, 1)
+
+    def _unclamped(self, z: Tensor) -> Tensor:
+        """Returns images whose gradient does not vanish where they are too bright or too dark."""
         checks.latents(z, self.features)
         low, high = self.values
         x = (self.synthesis(z) - low) / (high - low)
@@ -119,7 +132,7 @@ class GAN:
                 f"the synthesis must give images of shape {self.shape}, got {checks.shape(x)} for "
                 f"{len(z)} latents. Pass the right `shape`."
             )
-        return x.clamp(0, 1)
+        return x
 
     def encode(self, x: Tensor) -> Tensor:
         """Returns the latents of ``x``, by inversion."""
@@ -135,13 +148,13 @@ class GAN:
             rate = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * step / how.steps)).item())
             optimiser.param_groups[0]["lr"] = how.learning_rate * rate
             with torch.enable_grad():
-                loss = self._objective(z, x)
-                if not loss.requires_grad:
+                back = self._unclamped(z)
+                if not back.requires_grad:
                     raise NeedsGradient(
                         "inversion needs a differentiable synthesis, but this one gives no "
                         "gradient. Pass an encoder and Inversion(steps=0), or use a torch module."
                     )
-                (z.grad,) = torch.autograd.grad(loss, z)
+                (z.grad,) = torch.autograd.grad(self._objective(z, back, x), z)
             optimiser.step()
         return self._judge(z.detach(), x)
 
@@ -153,9 +166,9 @@ class GAN:
         checks.latents(z, self.features, "the encoder's latents")
         return z
 
-    def _objective(self, z: Tensor, x: Tensor) -> Tensor:
+    def _objective(self, z: Tensor, back: Tensor, x: Tensor) -> Tensor:
         """Sums over images, so that each is inverted as if it were alone."""
-        how, back = self.inversion, self.decode(z)
+        how = self.inversion
         loss = (back - x).square().flatten(1).mean(1)
         if how.perceptual is not None:
             loss = loss + how.perceptual_weight * how.perceptual(back, x)

@@ -65,14 +65,11 @@ def load(path: str | Path) -> Generator:
             generator = KINDS[metadata["kind"]](**json.loads(metadata["config"]))
         if isinstance(generator, nn.Module):
             generator.load_state_dict(tensors, assign=True)
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RuntimeError,
-        RecursionError,
-    ) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise InputError(
+            f"{path} does not describe a generator ({error}). Save it again."
+        ) from error
+    except RuntimeError as error:  # shapes that do not fit, or nesting without end
         raise InputError(
             f"{path} does not describe a generator ({error}). Save it again."
         ) from error

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
-from .convolutional import ConvDecoder, ConvEncoder, check_images, check_shape
+from .convolutional import ConvDecoder, ConvEncoder, check_images, check_shape, check_widths
 
 WIDTHS = (8, 16, 32, 32)
 
@@ -48,8 +48,9 @@ class VAE(nn.Module):
         kernel: int = 1,
     ) -> None:
         super().__init__()
-        checks.positive(features, "features")
-        self.shape, self.features, self.widths = check_shape(shape), features, tuple(widths)
+        self.shape, self.widths = check_shape(shape), check_widths(widths)
+        self.features = checks.positive(features, "features")
+        features, widths = self.features, self.widths
         self.weight, self.kernel = weight, kernel
         self.encoder = ConvEncoder(self.shape, self.widths, 2 * features)
         self.decoder = ConvDecoder(self.shape, self.widths, features, kernel=kernel)
@@ -63,6 +64,7 @@ class VAE(nn.Module):
 
     def decode(self, z: Tensor) -> Tensor:
         """Returns the images of ``z``."""
+        checks.latents(z, self.features)
         x: Tensor = self.decoder(z)
         return x
 
@@ -115,10 +117,10 @@ class ConditionalVAE(nn.Module):
         kernel: int = 1,
     ) -> None:
         super().__init__()
-        checks.positive(features, "features")
-        checks.positive(classes, "classes")
-        self.shape, self.classes, self.features = check_shape(shape), classes, features
-        self.widths, self.weight, self.kernel = tuple(widths), weight, kernel
+        self.shape, self.widths = check_shape(shape), check_widths(widths)
+        self.features = checks.positive(features, "features")
+        self.classes = checks.positive(classes, "classes")
+        self.weight, self.kernel = weight, kernel
         self.encoder = ConvEncoder(self.shape, self.widths, 2 * features, classes)
         self.decoder = ConvDecoder(self.shape, self.widths, features, classes, kernel)
         self.eval()

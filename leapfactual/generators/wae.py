@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
-from .convolutional import centre_crop, check_images, check_shape, coarsest, padding
+from .convolutional import centre_crop, check_images, check_shape, check_widths, coarsest, padding
 
 SCALES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -51,8 +51,9 @@ class WAE(nn.Module):
         variance: float = 2.0,
     ) -> None:
         super().__init__()
-        checks.positive(features, "features")
-        self.shape, self.features, self.widths = check_shape(shape), features, tuple(widths)
+        self.shape, self.widths = check_shape(shape), check_widths(widths)
+        self.features = checks.positive(features, "features")
+        features, widths = self.features, self.widths
         self.weight, self.variance = weight, variance
         self.pad = padding(*self.shape[1:], 2 ** len(widths))
         self.start = coarsest(self.shape, self.widths)
@@ -85,6 +86,7 @@ class WAE(nn.Module):
 
     def decode(self, z: Tensor) -> Tensor:
         """Returns the images of ``z``."""
+        checks.latents(z, self.features)
         x: Tensor = self.decoder(self.inlet(z).reshape(-1, *self.start))
         return centre_crop(x, *self.shape[1:])
 

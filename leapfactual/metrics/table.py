@@ -1,0 +1,194 @@
+"""Metrics: functions of an explanation, each of which says which way is better."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, MissingExtra
+from ..explanation import Explanation
+from ..types import Classifier
+from .morphology import NAMES, morphometrics
+
+CHANGED = 0.1
+RESAMPLES = 200
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Is a number that an explanation has.
+
+    Arguments:
+        name: What it is called.
+        higher_is_better: Which way is better.
+        function: Gives one value for each image, ``(B,)``, NaN for images that do not count; or
+            one for all, where only the whole has one.
+    """
+
+    name: str
+    higher_is_better: bool
+    function: Callable[[Explanation], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """Is a metric's result: mean, standard error, and the value of each image if it has one."""
+
+    mean: float
+    sem: float
+    values: Tensor | None
+
+
+def accuracy(e: Explanation) -> Tensor:
+    """Whether the classifier gives the counterfactual to the target: the paper's ACC."""
+    return e.valid.double()
+
+
+def validity(e: Explanation) -> Tensor:
+    """The same, counted only where the source was not the target already."""
+    return e.valid.double().where(e.source != e.target, torch.nan)
+
+
+def auroc(e: Explanation) -> Tensor:
+    """The area under the ROC curve with the targets as truth, one class against the others."""
+    functional = _torchmetrics("torchmetrics.functional.classification")
+    area: Tensor = functional.multiclass_auroc(
+        e.probabilities.double(), e.target, e.probabilities.shape[1]
+    )
+    return area
+
+
+def l1(e: Explanation, against: str = "reconstruction") -> Tensor:
+    """The mean absolute difference of pixels."""
+    return _gap(e, against).abs().mean(1)
+
+
+def l2(e: Explanation, against: str = "reconstruction") -> Tensor:
+    """The root mean square difference of pixels."""
+    return _gap(e, against).square().mean(1).sqrt()
+
+
+def psnr(e: Explanation, against: str = "reconstruction") -> Tensor:
+    """The peak signal-to-noise ratio, for a peak of 1, in decibels."""
+    return -10 * _gap(e, against).square().mean(1).clamp_min(1e-12).log10()
+
+
+def ssim(e: Explanation, against: str = "reconstruction") -> Tensor:
+    """The structural similarity."""
+    functional = _torchmetrics("torchmetrics.functional.image")
+    values: Tensor = functional.structural_similarity_index_measure(
+        e.counterfactual, getattr(e, against), data_range=1.0, reduction="none"
+    )
+    return values
+
+
+def sparsity(e: Explanation) -> Tensor:
+    """The share of pixels that change by more than a tenth."""
+    return (_gap(e, "reconstruction").abs() > CHANGED).double().mean(1)
+
+
+def _gap(e: Explanation, against: str) -> Tensor:
+    other: Tensor = getattr(e, against)
+    return torch.flatten(e.counterfactual - other, 1)
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("ACC", True, accuracy),
+        Metric("AUC", True, auroc),
+        Metric("validity", True, validity),
+        Metric("margin", True, lambda e: e.margin),
+        Metric("L1", False, l1),
+        Metric("L1 to input", False, partial(l1, against="x")),
+        Metric("L2", False, l2),
+        Metric("L2 to input", False, partial(l2, against="x")),
+        Metric("PSNR", True, psnr),
+        Metric("PSNR to input", True, partial(psnr, against="x")),
+        Metric("SSIM", True, ssim),
+        Metric("SSIM to input", True, partial(ssim, against="x")),
+        Metric("sparsity", False, sparsity),
+        Metric("leaps", False, lambda e: e.leaps.double()),
+        Metric("questions", False, lambda e: e.questions.double()),
+        Metric("evaluations", False, lambda e: e.evaluations.double()),
+        Metric("milliseconds", False, lambda e: 1000 * e.seconds.double()),
+    )
+}
+
+
+def judged(judge: Classifier, name: str = "oracle", batch_size: int = 1024) -> Metric:
+    """Makes a metric of a judge: whether it gives the counterfactual to the target.
+
+    As with validity, images whose source was the target already do not count.
+    """
+
+    @torch.no_grad()
+    def function(e: Explanation) -> Tensor:
+        parts = [judge(x).argmax(1) for x in torch.split(e.counterfactual, batch_size)]
+        agrees = torch.cat(parts).to(e.target.device) == e.target
+        return agrees.double().where(e.source != e.target, torch.nan)
+
+    return Metric(name, True, function)
+
+
+def morphology_errors(e: Explanation, workers: int = 1) -> dict[str, Tensor]:
+    """Returns the absolute relative error of each morphometric against the reconstruction."""
+    found = morphometrics(e.counterfactual.clamp(0, 1), workers)
+    true = morphometrics(e.reconstruction.clamp(0, 1), workers)
+    return {f"D({name})": ((found[name] - true[name]) / true[name]).abs() for name in NAMES}
+
+
+def evaluate(
+    explanation: Explanation, metrics: Sequence[str | Metric] = ("validity", "L1"), seed: int = 0
+) -> dict[str, Score]:
+    """Returns the scores of an explanation, each with its standard error.
+
+    For metrics that only the whole has, such as AUC, the standard error comes from resampling the
+    images.
+
+    Arguments:
+        explanation: The explanation.
+        metrics: Names of :data:`METRICS`, or metrics of your own.
+        seed: The seed of the resampling.
+    """
+    scores = {}
+    for chosen in metrics:
+        metric = METRICS.get(chosen) if isinstance(chosen, str) else chosen
+        if metric is None:
+            raise InputError(f"`{chosen}` is not a metric: there are {', '.join(METRICS)}.")
+        scores[metric.name] = score(metric, explanation, seed)
+    return scores
+
+
+def score(metric: Metric, explanation: Explanation, seed: int = 0) -> Score:
+    """Returns the score of one metric."""
+    values = metric.function(explanation)
+    if values.ndim == 0:
+        generator = torch.Generator().manual_seed(seed)
+        n = len(explanation)
+        draws = torch.stack(
+            [
+                metric.function(explanation[torch.randint(n, (n,), generator=generator)]).cpu()
+                for _ in range(RESAMPLES)
+            ]
+        )
+        return Score(values.item(), draws.double().std().item(), None)
+    values = values.detach().double().cpu()
+    counted = values[~values.isnan()]
+    sem = counted.std().item() / len(counted) ** 0.5 if len(counted) > 1 else float("nan")
+    return Score(counted.mean().item() if len(counted) else float("nan"), sem, values)
+
+
+def _torchmetrics(name: str) -> Any:  # noqa: ANN401 - a module
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtra(
+            "AUC and SSIM need torchmetrics, which is not installed. "
+            "Run `pip install 'leapfactual[metrics]'`."
+        ) from error
