@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import checks
+from . import checks, density
 from .bases import BASES, Base, Gaussian
 from .couplings import Coupling, independent
 from .errors import InputError, IntegrationError, MissingData
@@ -35,7 +35,6 @@ from .files import atomic, read_safetensors
 from .solvers import RK4, SOLVERS, Solver
 
 EXACT_DIVERGENCE = 64
-QUANTILES = 101
 FORMAT = "leapfactual flow 1"
 T = TypeVar("T")
 
@@ -101,7 +100,7 @@ class Flow(nn.Module):
         self.soft, self.sigma = soft, sigma
         self.register_buffer("mean", torch.zeros(field.features))
         self.register_buffer("scale", torch.ones(field.features))
-        self.register_buffer("quantiles", torch.full((field.classes, QUANTILES), math.nan))
+        self.register_buffer("quantiles", torch.full((field.classes, density.LEVELS), math.nan))
         self.eval()
 
     @property
@@ -296,27 +295,10 @@ class Flow(nn.Module):
             probes = 0 if self.features <= EXACT_DIVERGENCE else 16
         elif checks.whole(probes, "probes") < 0:
             raise InputError(f"`probes` must be at least 0, which is exact, got {probes}.")
-        directions = _directions(self.features, probes, seed).to(z)
-        v = self._velocity(c)
-
-        def augmented(t: Tensor, state: Tensor) -> Tensor:
-            u = state[:, :-1].detach().requires_grad_()
-            out = v(t, u)
-            divergence = torch.zeros_like(u[:, 0])
-            for e in directions if out.requires_grad else ():
-                (slope,) = torch.autograd.grad(
-                    out, u, e.expand_as(out), retain_graph=True, allow_unused=True
-                )
-                if slope is not None:
-                    divergence = divergence + (slope * e).sum(1)
-            divergence = divergence / (probes or 1)
-            return torch.cat([out.detach(), divergence[:, None]], dim=1)
-
         with torch.inference_mode(False), torch.enable_grad():
-            state = F.pad(self._standard(z.detach().clone()), (0, 1))
-            state = solver.integrate(augmented, state, 1.0, 0.0)
-        # Going back from 1 to 0, the last column has gathered minus the integral from 0 to 1.
-        return self.base.log_prob(state[:, :-1]) + state[:, -1] - self.scale.log().sum()
+            u = self._standard(z.detach().clone())
+            found = density.log_density(self._velocity(c), u, solver, self.base, probes, seed)
+        return found - self.scale.log().sum()
 
     def calibrate(
         self, z: Tensor, p: Tensor, per_class: int = 1000, batch_size: int = 1024
@@ -340,8 +322,7 @@ class Flow(nn.Module):
             if len(rows):
                 parts = torch.split(rows, batch_size)
                 scores = torch.cat([self.log_prob(z[r], self.one_hot(labels[r])) for r in parts])
-                place = torch.linspace(0, len(rows) - 1, QUANTILES, device=z.device)
-                self.quantiles[label] = scores.sort().values[place.round().long()]
+                self.quantiles[label] = density.levels(scores)
 
     def typicality(self, z: Tensor, y: Tensor) -> Tensor:
         """Returns the percentile of latents' density among the training latents of a class.
@@ -359,15 +340,7 @@ class Flow(nn.Module):
                 "training latents and what the classifier says of them."
             )
         y = checks.targets(y, len(z), self.classes, z.device)
-        score, levels = self.log_prob(z, self.one_hot(y)), self.quantiles[y]
-        below = (levels < score[:, None]).sum(1)
-        upto = (levels <= score[:, None]).sum(1)
-        low = levels.gather(1, (below - 1).clamp_min(0)[:, None])[:, 0]
-        high = levels.gather(1, below.clamp_max(QUANTILES - 1)[:, None])[:, 0]
-        between = below - 1 + ((score - low) / (high - low)).nan_to_num(0, 0, 0).clamp(0, 1)
-        percent = torch.where(upto > below, (below + upto - 1) / 2, between)
-        percent = percent.clamp(0, QUANTILES - 1).where(score > -math.inf, 0.0)
-        return percent.where(~levels.isnan().any(1), math.nan)
+        return density.percentile(self.log_prob(z, self.one_hot(y)), self.quantiles[y])
 
     # -- keeping --
 
@@ -437,14 +410,6 @@ def _rows(tensor: Tensor) -> int:
 def _check_solver(solver: Solver) -> None:
     if not isinstance(solver, Solver):
         raise InputError(f"`solver` must be a solver such as RK4(10), got {solver!r}.")
-
-
-def _directions(features: int, probes: int, seed: int) -> Tensor:
-    """Returns the unit vectors, for the exact divergence, or random signs."""
-    if not probes:
-        return torch.eye(features)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 2, (probes, features), generator=generator) * 2.0 - 1.0
 
 
 def _build(kinds: dict[str, type[T]], config: dict[str, object]) -> T:

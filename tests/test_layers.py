@@ -14,7 +14,7 @@ LAYERS = [
     {"files", "checks"},
     {"checkpoints", "pictures"},
     {"solvers", "bases", "fields", "couplings", "generators", "classifiers"},
-    {"data"},
+    {"data", "density"},
     {"flow"},
     {"training", "leaps", "explanation"},
     {"explain", "agreements"},

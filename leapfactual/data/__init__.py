@@ -2,7 +2,8 @@
 
 from . import packages, squares
 from .digits import Dataset, digits
-from .images import Broken, Images, open_images, read_image
+from .images import Broken, Images, open_images
+from .reading import read_image
 
 __all__ = [
     "Broken",

@@ -1,0 +1,102 @@
+"""Single pictures: from a file to a tensor in [0, 1], refusing what would be guessed."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from ..errors import InputError, MissingData
+
+FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
+MOST_PIXELS = 25_000_000
+
+
+def read_image(path: str | Path) -> Tensor:
+    """Reads a PNG, JPEG, WEBP or TIFF file, 8 or 16 bit, as ``(C, H, W)`` in [0, 1].
+
+    Grey may have 16 bits, colour 8. A picture that a camera marked as turned is turned. An opaque
+    alpha channel is dropped; a picture with transparent parts is refused, since what is behind
+    them is not known, and so is a file with several pictures.
+    """
+    path = Path(path)
+    try:
+        if not path.is_file():
+            raise MissingData(f"there is no image at {path}.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            picture = Image.open(path, formats=FORMATS)
+        with picture:
+            if picture.width * picture.height > MOST_PIXELS:
+                raise InputError(
+                    f"{path} has {picture.width} × {picture.height} pixels, more than "
+                    f"{MOST_PIXELS // 1_000_000} million. Make it smaller first."
+                )
+            return _pixels(picture, path)
+    except UnidentifiedImageError as error:
+        raise InputError(f"{path} is no PNG, JPEG, WEBP or TIFF image, or damaged.") from error
+    except (InputError, MissingData):
+        raise
+    except Exception as error:  # a damaged file can raise anything in its decoder
+        raise InputError(f"{path} cannot be read ({type(error).__name__}: {error}).") from error
+
+
+def _pixels(picture: Image.Image, path: Path) -> Tensor:
+    frames = getattr(picture, "n_frames", 1)
+    if frames > 1:
+        raise InputError(f"{path} holds {frames} pictures. Save the one that you mean.")
+    if _deep_colour(picture, path):
+        raise InputError(
+            f"{path} has 16-bit colours, which would be cut off. Save it with 8 bits."
+        )
+    transparent = picture.info.get("transparency")
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode in ("P", "PA") or (picture.mode == "RGB" and transparent is not None):
+        picture = picture.convert("RGBA")
+    if picture.mode in ("RGBA", "LA"):
+        if np.asarray(picture.getchannel("A")).min() < 255:
+            raise InputError(f"{path} has transparent parts. Put it on a background first.")
+        picture = picture.convert("RGB" if picture.mode == "RGBA" else "L")
+    elif picture.mode in ("1", "CMYK", "YCbCr", "LAB", "HSV"):
+        picture = picture.convert("L" if picture.mode == "1" else "RGB")
+    elif picture.mode == "I":
+        raise InputError(f"{path} has 32-bit pixels. Save it with 8 or 16 bits.")
+    pixels = np.asarray(picture)
+    if pixels.ndim == 2 and isinstance(transparent, int) and (pixels == transparent).any():
+        raise InputError(f"{path} has transparent parts. Put it on a background first.")
+    block = unit(pixels[None], lambda _: str(path))[0]
+    return block[None] if block.ndim == 2 else block.permute(2, 0, 1)
+
+
+def _deep_colour(picture: Image.Image, path: Path) -> bool:
+    """Tells 16-bit colour, which the decoder would silently cut to 8 bits."""
+    if picture.mode not in ("RGB", "RGBA", "CMYK"):
+        return False
+    if picture.format == "PNG":
+        with path.open("rb") as file:
+            return file.read(25)[24:] == b"\x10"
+    tags = getattr(picture, "tag_v2", None)
+    bits = tags.get(258, ()) if tags is not None else ()
+    return max(bits if isinstance(bits, tuple) else (bits,), default=8) > 8
+
+
+def unit(pixels: NDArray[Any], name: Callable[[int], str]) -> Tensor:
+    """Brings 8-bit, 16-bit and floating-point pixels to [0, 1]."""
+    if pixels.dtype == np.uint8:
+        return torch.from_numpy(pixels.astype(np.float32) / 255)
+    if pixels.dtype.kind == "u" and pixels.dtype.itemsize == 2:
+        return torch.from_numpy(pixels.astype(np.float32) / 65535)
+    if pixels.dtype.kind == "f":
+        for n, image in enumerate(pixels):
+            if not np.isfinite(image).all() or image.min() < 0 or image.max() > 1:
+                raise InputError(
+                    f"{name(n)} has floating-point pixels outside [0, 1], from {image.min():.4g} "
+                    f"to {image.max():.4g}. Rescale them first."
+                )
+        return torch.from_numpy(pixels.astype(np.float32))
+    raise InputError(f"{name(0)} has pixels of type {pixels.dtype}. Save 8 or 16 bits, or floats.")
