@@ -30,7 +30,7 @@ from .classifiers import Preprocessing
 from .errors import InputError, MissingData
 from .explain import LeapFactual
 from .fields import VelocityField
-from .files import read_safetensors
+from .files import atomic, read_safetensors
 from .flow import Flow
 from .generators import saved
 from .leaps import Leaps
@@ -269,7 +269,8 @@ class Bundle:
             saved.save(self.generator, folder / "generator.safetensors")
         probes = (self.probes * 255).round().byte() if self.probes.ndim == 4 else self.probes
         tensors = {"probes": probes.contiguous(), "answers": self.answers.contiguous()}
-        save_file(tensors, folder / "probes.safetensors", {"format": PROBES})
+        with atomic(folder / "probes.safetensors") as temporary:
+            save_file(tensors, temporary, {"format": PROBES})
         manifest = {
             "format": FORMAT,
             "generator": type(self.generator).__name__,

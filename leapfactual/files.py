@@ -29,7 +29,11 @@ def atomic(path: str | Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{path.suffix}")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
+        # Some writers make files that only their owner can read; ours are as the user's others.
+        temporary.chmod(mode)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,6 +1,15 @@
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from leapfactual.files import atomic
+
+
+def test_files_have_the_mode_that_the_users_others_have(tmp_path):
+    (tmp_path / "other").write_text("")
+    with atomic(tmp_path / "a.safetensors") as temporary:
+        save_file({"z": torch.zeros(2)}, temporary)
+    assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):

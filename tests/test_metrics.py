@@ -262,6 +262,14 @@ def test_auc_agrees_with_scikit_learn_and_its_error_comes_from_resampling():
     assert score.values is None
 
 
+def test_auc_leaves_out_classes_that_no_image_has_as_target():
+    found = explained(plan=[lf.blend(5, 0.1)], target=torch.arange(60) % 2)
+    wider = torch.nn.functional.pad(found.probabilities, (0, 3))
+    padded = dataclasses.replace(found, probabilities=wider)
+    assert METRICS["AUC"].function(padded) == METRICS["AUC"].function(found)
+    assert METRICS["AUC"].function(explained()).isnan()
+
+
 def test_ssim_agrees_with_scikit_image():
     skimage = pytest.importorskip("skimage.metrics")
     found = explained(2)

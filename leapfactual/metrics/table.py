@@ -1,5 +1,6 @@
 """Metrics: functions of an explanation, each of which says which way is better."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -53,12 +54,20 @@ def validity(e: Explanation) -> Tensor:
 
 
 def auroc(e: Explanation) -> Tensor:
-    """The area under the ROC curve with the targets as truth, one class against the others."""
+    """The area under the ROC curve with the targets as truth, one class against the others.
+
+    It is the mean over the classes that are a target of some images and not of all.
+    """
     functional = _torchmetrics("torchmetrics.functional.classification")
-    area: Tensor = functional.multiclass_auroc(
-        e.probabilities.double(), e.target, e.probabilities.shape[1]
-    )
-    return area
+    classes = e.probabilities.shape[1]
+    count = e.target.bincount(minlength=classes)
+    both = (count > 0) & (count < len(e.target))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        area: Tensor = functional.multiclass_auroc(
+            e.probabilities.double(), e.target, classes, average=None
+        )
+    return area[both].mean()
 
 
 def l1(e: Explanation, against: str = "reconstruction") -> Tensor:
