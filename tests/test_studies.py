@@ -148,7 +148,8 @@ TINY = morpho_mnist.Settings(
 
 
 @pytest.mark.filterwarnings("ignore:the latents spread")
-def test_morpho_mnist_from_end_to_end(small_digits, tmp_path):
+def test_morpho_mnist_from_end_to_end(small_digits, tmp_path, monkeypatch):
+    monkeypatch.setattr("leapfactual.metrics.morphology.TIE_BREAKS", 1)
     steps = []
     options = {"command": "test", "device": "cpu", "workers": 1}
 
