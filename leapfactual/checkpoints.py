@@ -7,6 +7,7 @@ ends at the very weights of one that was not.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,13 @@ def epoch_generator(seed: int, epoch: int, device: torch.device) -> torch.Genera
     """Returns the source of randomness of one epoch."""
     digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def rate(schedule: str, largest: float, step: int, steps: int) -> float:
+    """Returns the learning rate of a step: constant, or falling to zero as a cosine."""
+    if schedule == "constant":
+        return largest
+    return largest * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
 @dataclass(frozen=True)

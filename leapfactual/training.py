@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .checkpoints import Epoch, Training, epoch_generator
+from .checkpoints import Epoch, Training, epoch_generator, rate
 from .couplings import COUPLINGS
 from .errors import InputError, TrainingError
 from .flow import Flow
@@ -154,11 +154,6 @@ class _Settings:
                 f"`ema` must be in [0, 1), got {self.ema!r}. Try 0.999, or 0 for none."
             )
 
-    def rate(self, step: int, steps: int) -> float:
-        if self.schedule == "constant":
-            return self.learning_rate
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
-
 
 def fit(
     flow: Flow,
@@ -278,7 +273,8 @@ def _train_epoch(
     optimiser = training.optimisers["field"]
     for step, rows in enumerate(batches, epoch * len(batches)):
         for group in optimiser.param_groups:
-            group["lr"] = settings.rate(step, settings.epochs * len(batches))
+            steps = settings.epochs * len(batches)
+            group["lr"] = rate(settings.schedule, settings.learning_rate, step, steps)
         optimiser.zero_grad(set_to_none=True)
         loss = flow.loss(z[rows], c[rows], COUPLINGS[settings.coupling], generator)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
-from ..checkpoints import Epoch, Training, epoch_generator
+from ..checkpoints import Epoch, Training, epoch_generator, rate
 from ..errors import InputError, TrainingError
 from ..pictures import save_grid
 from .vae import ConditionalVAE
@@ -169,11 +169,6 @@ def fit(
     steps = math.ceil(len(images) / batch_size)
     shown = [] if conditions is None else [conditions[: len(sample)].to(device)]
 
-    def rate(step: int) -> float:
-        if schedule == "constant":
-            return learning_rate
-        return learning_rate * 0.5 * (1 + math.cos(math.pi * step / (steps * epochs)))
-
     def objective(x: Tensor, given: list[Tensor], generator: torch.Generator) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             loss, back = model.loss(x, *given, generator)  # type: ignore[call-arg, arg-type]
@@ -196,7 +191,9 @@ def fit(
             total = torch.zeros((), device=device)
             for step, rows in enumerate(_batches(order, batch_size), epoch * steps):
                 for optimiser in optimisers.values():
-                    optimiser.param_groups[0]["lr"] = rate(step)
+                    optimiser.param_groups[0]["lr"] = rate(
+                        schedule, learning_rate, step, steps * epochs
+                    )
                 x = images[rows].to(device)
                 checks.images(x, "images")
                 if augment is not None:

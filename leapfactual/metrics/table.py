@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import InputError, MissingExtra
 from ..explanation import Explanation
 from ..types import Classifier
-from .morphology import NAMES, morphometrics
+from .morphology import morphometrics, relative_error
 
 CHANGED = 0.1
 RESAMPLES = 200
@@ -143,11 +143,19 @@ def judged(judge: Classifier, name: str = "oracle", batch_size: int = 1024) -> M
     return Metric(name, True, function)
 
 
-def morphology_errors(e: Explanation, workers: int = 1) -> dict[str, Tensor]:
-    """Returns the absolute relative error of each morphometric against the reconstruction."""
+def morphology_errors(
+    e: Explanation, workers: int = 1, true: dict[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Returns the absolute relative error of each morphometric against the reconstruction.
+
+    Arguments:
+        e: The explanation.
+        workers: How many processes share the work.
+        true: The morphometrics of the reconstructions, where they are known already.
+    """
+    true = true or morphometrics(e.reconstruction.clamp(0, 1), workers)
     found = morphometrics(e.counterfactual.clamp(0, 1), workers)
-    true = morphometrics(e.reconstruction.clamp(0, 1), workers)
-    return {f"D({name})": ((found[name] - true[name]) / true[name]).abs() for name in NAMES}
+    return {f"D({name})": error for name, error in relative_error(found, true).items()}
 
 
 def evaluate(
