@@ -19,7 +19,7 @@ from .explain import Explainer, LeapFactual
 from .explanation import Explanation
 from .fields import MLPField, UNet1dField, VelocityField
 from .flow import Flow
-from .leaps import Leaps, blend, inject, leap
+from .leaps import blend, inject, leap, tighten
 from .solvers import RK4, Dopri5, Euler, Heun, Midpoint
 from .training import embed, fit
 
@@ -35,7 +35,6 @@ __all__ = [
     "Flow",
     "Heun",
     "LeapFactual",
-    "Leaps",
     "MLPField",
     "Midpoint",
     "UNet1dField",
@@ -46,4 +45,5 @@ __all__ = [
     "fit",
     "inject",
     "leap",
+    "tighten",
 ]

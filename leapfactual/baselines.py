@@ -33,7 +33,8 @@ class Optimization(Explainer):
 
     The defaults are the paper's for Morpho-MNIST. Its loss is the squared error between the
     probabilities and the one-hot target; ``cross_entropy`` is the stronger rival, whose gradient
-    does not vanish where the classifier is sure of another class.
+    does not vanish where the classifier is sure of another class. Both terms are means over
+    pixels and classes. Each image is optimised as if it were alone.
 
     Arguments:
         generator: A generator that can be differentiated.
@@ -46,6 +47,9 @@ class Optimization(Explainer):
         anchor: What the distance is measured to: the ``input``, as in the published code, or the
             ``reconstruction``, as in the paper's text.
         weight_decay: The weight decay; the published code uses AdamW, whose default is 0.01.
+        epsilon: What Adam adds to the size of a gradient: a fainter one moves nothing, and that is
+            how the squared error gets stuck. The published code takes the mean over batches of
+            512, which is to say 512 times Adam's own 1e-8.
         batch_size: How many images are explained at a time.
     """
 
@@ -61,6 +65,7 @@ class Optimization(Explainer):
         loss: str = "squared",
         anchor: str = "input",
         weight_decay: float = 0.0,
+        epsilon: float = 512e-8,
         batch_size: int = 1024,
     ) -> None:
         checks.positive(classes, "classes")
@@ -72,7 +77,7 @@ class Optimization(Explainer):
         self.generator, self.classifier, self.classes = generator, classifier, classes
         self.steps, self.learning_rate, self.weight = steps, learning_rate, weight
         self.loss, self.anchor, self.weight_decay = loss, anchor, weight_decay
-        self.batch_size = batch_size
+        self.epsilon, self.batch_size = epsilon, batch_size
 
     def explain(self, x: Tensor, target: int | Tensor) -> Explanation:
         """See :meth:`Explainer.explain`."""
@@ -90,7 +95,9 @@ class Optimization(Explainer):
         anchor = x if self.anchor == "input" else reconstruction
         wanted = F.one_hot(y, self.classes).to(x.dtype)
         z = start.detach().clone().requires_grad_()
-        optimiser = torch.optim.AdamW([z], lr=self.learning_rate, weight_decay=self.weight_decay)
+        optimiser = torch.optim.AdamW(
+            [z], lr=self.learning_rate, weight_decay=self.weight_decay, eps=self.epsilon
+        )
         for _ in range(self.steps):
             with torch.enable_grad():
                 image = self.generator.decode(z)
@@ -100,10 +107,8 @@ class Optimization(Explainer):
                         "Optimization needs a differentiable generator and classifier, but the "
                         "answers carry no gradient. LeapFactual explains such classifiers."
                     )
-                # Summed over images, so that each is optimised as if it were alone.
-                loss = self._wrong(p, wanted) + self.weight * (image - anchor).abs().flatten(
-                    1
-                ).sum(1)
+                distance = (image - anchor).abs().flatten(1).mean(1)
+                loss = self._wrong(p, wanted) + self.weight * distance
                 (z.grad,) = torch.autograd.grad(loss.sum(), z)
             optimiser.step()
         with torch.no_grad():

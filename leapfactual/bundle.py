@@ -17,7 +17,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,7 +33,7 @@ from .fields import VelocityField
 from .files import atomic, read_safetensors
 from .flow import Flow
 from .generators import saved
-from .leaps import Leaps
+from .leaps import STAGES, Stage
 from .types import Classifier, Generator
 
 FORMAT = "leapfactual bundle 1"
@@ -70,7 +70,7 @@ class Bundle:
     generator: Generator
     flow: Flow
     classes: tuple[str, ...]
-    plan: tuple[Leaps, ...]
+    plan: tuple[Stage, ...]
     probes: Tensor
     answers: Tensor
     judge: str = "a classifier"
@@ -86,7 +86,7 @@ class Bundle:
                 f"`classes` must name each of the flow's {self.flow.classes} classes once, got "
                 f"{list(self.classes)}."
             )
-        if not self.plan or not all(isinstance(stage, Leaps) for stage in self.plan):
+        if not self.plan or not all(isinstance(stage, Stage) for stage in self.plan):
             raise InputError(f"`plan` must be a list of stages, got {self.plan!r}.")
         checks.images(self.probes, "probes")
         checks.probabilities(self.answers, len(self.probes), self.flow.classes, "answers")
@@ -137,7 +137,7 @@ class Bundle:
         images: Tensor,
         *,
         classes: Sequence[str],
-        plan: Sequence[Leaps],
+        plan: Sequence[Stage],
         **record: Any,  # noqa: ANN401 - judge, preprocessing and training, as above
     ) -> Self:
         """Makes a bundle, asking the classifier about some of ``images`` to recognise it by.
@@ -179,7 +179,7 @@ class Bundle:
         self,
         classifier: Classifier,
         *,
-        plan: Sequence[Leaps] | None = None,
+        plan: Sequence[Stage] | None = None,
         anyway: bool = False,
         batch_size: int = 1024,
         keep_path: bool = False,
@@ -278,7 +278,7 @@ class Bundle:
             "shape": list(self.probes.shape[1:]),
             "classes": list(self.classes),
             "judge": self.judge,
-            "plan": [{"n": s.n, "lift": s.lift, "land": s.land} for s in self.plan],
+            "plan": [{"kind": _kind(s), **asdict(s)} for s in self.plan],
             "preprocessing": self.preprocessing and self.preprocessing.config(),
             "training": dict(self.training),
             "agreement": self.agreement,
@@ -330,7 +330,7 @@ class Bundle:
                 generator=generator,
                 flow=flow,
                 classes=_names(manifest["classes"]),
-                plan=tuple(Leaps(**stage) for stage in manifest["plan"]),
+                plan=tuple(_stage(**stage) for stage in manifest["plan"]),
                 probes=probes.float() / 255 if probes.dtype == torch.uint8 else probes,
                 answers=tensors["answers"],
                 judge=str(manifest["judge"]),
@@ -442,3 +442,11 @@ def _rounded(x: Tensor) -> Tensor:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _kind(stage: Stage) -> str:
+    return next(name for name, kind in STAGES.items() if type(stage) is kind)
+
+
+def _stage(kind: str, **numbers: float) -> Stage:
+    return STAGES[kind](**numbers)  # type: ignore[arg-type]

@@ -24,10 +24,10 @@ FORMAT = "leapfactual checkpoint 1"
 ADAM = ("step", "exp_avg", "exp_avg_sq")
 
 
-def epoch_generator(seed: int, epoch: int, device: torch.device) -> torch.Generator:
-    """Returns the source of randomness of one epoch."""
+def reseed(generator: torch.Generator, seed: int, epoch: int) -> None:
+    """Makes a source of randomness that of one epoch."""
     digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
+    generator.manual_seed(int.from_bytes(digest[:7], "big"))
 
 
 def rate(schedule: str, largest: float, step: int, steps: int) -> float:
@@ -123,8 +123,9 @@ class Training:
                         value = tensors.get(f"optimiser/{name}/{slot}/{key}")
                         if value is None:
                             continue
-                        # Adam counts its steps on the CPU, whatever the device of the weights.
-                        device = "cpu" if slot == "step" else parameter.device
+                        # Adam counts its steps on the CPU, unless they can be recorded.
+                        counts = slot == "step" and not optimiser.defaults["capturable"]
+                        device = torch.device("cpu") if counts else parameter.device
                         optimiser.state[parameter][slot] = value.to(device)
         except InputError:
             raise

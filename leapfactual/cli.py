@@ -209,7 +209,7 @@ def inspect(
         ("images", " × ".join(map(str, found.probes.shape[1:]))),
         ("generator", type(found.generator).__name__ if ours else manifest.get("generator")),
         ("features", found.flow.features),
-        *(("stage", f"{s.n} leaps, {s.lift:g} / {s.land:g}") for s in found.plan),
+        *(("stage", stage) for stage in found.plan),
         ("preprocessing", found.preprocessing),
         *(("training", f"{key}: {value}") for key, value in found.training.items()),
         ("agreement", found.agreement),

@@ -24,7 +24,7 @@ from . import checks
 from .errors import InputError
 from .explanation import Explanation, Path
 from .flow import Flow
-from .leaps import Leaps, leap
+from .leaps import Stage, Tightening, leap
 from .types import Classifier, Generator
 
 Dialogue = Coroutine[Tensor, Tensor, Explanation]
@@ -63,7 +63,8 @@ class LeapFactual(Explainer):
         classifier: The classifier to explain. It is asked, never differentiated. None when the
             answers come from elsewhere, through :meth:`dialogue`.
         flow: A flow trained on that generator's latents and that classifier's answers.
-        plan: The stages, built with :func:`~leapfactual.blend` and :func:`~leapfactual.inject`.
+        plan: The stages, built with :func:`~leapfactual.blend`, :func:`~leapfactual.inject` and
+            :func:`~leapfactual.tighten`.
         batch_size: How many images are explained at a time.
         keep_path: Whether to keep every iterate in :attr:`Explanation.path`.
 
@@ -83,13 +84,13 @@ class LeapFactual(Explainer):
         generator: Generator,
         classifier: Classifier | None,
         flow: Flow,
-        plan: Sequence[Leaps],
+        plan: Sequence[Stage],
         *,
         batch_size: int = 1024,
         keep_path: bool = False,
     ) -> None:
-        stages = [] if isinstance(plan, Leaps) else list(plan)
-        if not stages or not all(isinstance(stage, Leaps) for stage in stages):
+        stages = [] if isinstance(plan, Stage) else list(plan)
+        if not stages or not all(isinstance(stage, Stage) for stage in stages):
             raise InputError(
                 f"`plan` must be a list of stages, got {plan!r}. Try [blend(15, 0.1)] or "
                 "[blend(15, 0.1), inject(5, lift=0.0, land=0.1)]."
@@ -141,6 +142,9 @@ class LeapFactual(Explainer):
         for stage in self.plan:
             if walk.unheard and stage.n and not stage.blind:
                 c = yield from self._hear(walk, walk.everyone, *walk.postponed.pop())
+            if isinstance(stage, Tightening):
+                z, c = yield from self._tighten(walk, stage.n, z, c)
+                continue
             for _ in range(stage.n):
                 moving = stage.moves(c, c_target).nonzero()[:, 0]
                 if not len(moving):
@@ -159,6 +163,25 @@ class LeapFactual(Explainer):
             yield from self._hear(walk, walk.outside(taken), taken, earlier)
         leaps = sum(stage.n for stage in self.plan)
         return walk.explanation(x, leaps, time.perf_counter() - started)
+
+    def _tighten(
+        self, walk: "_Walk", n: int, z: Tensor, c: Tensor
+    ) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Goes back towards the start with all that have crossed into the target class."""
+        rows = walk.crossed()
+        if not len(rows):
+            return z, c
+        outside, inside = walk.start[rows], walk.z[rows]
+        for _ in range(n):
+            middle = (outside + inside) / 2
+            z = z.index_copy(0, rows, middle)
+            walk.move(rows, z, 0)
+            yield from self._hear(walk, rows, walk.taken, z)
+            stays = (walk.leaps[rows] == walk.taken[rows])[:, None]
+            outside = torch.where(stays, outside, middle)
+            inside = torch.where(stays, middle, inside)
+        found = self.flow.condition(walk.p[rows])
+        return z.index_copy(0, rows, inside), c.index_copy(0, rows, found)
 
     def _encode(self, x: Tensor) -> Tensor:
         checks.images(x)
@@ -221,6 +244,10 @@ class _Walk:
     def outside(self, taken: Tensor) -> Tensor:
         """Returns who was not seen in the target class at the leap ``taken`` or later."""
         return (~self.reached | (self.leaps < taken)).nonzero()[:, 0]
+
+    def crossed(self) -> Tensor:
+        """Returns who has come into the target class from outside."""
+        return (self.reached & (self.source != self.target)).nonzero()[:, 0]
 
     def hear(self, rows: Tensor, taken: Tensor, z: Tensor, image: Tensor, p: Tensor) -> None:
         """Notes an answer; the last iterate in the target class stays, or else the last."""

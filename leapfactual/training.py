@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .checkpoints import Epoch, Training, epoch_generator, rate
+from .captured import Captured, set_rate
+from .captured import optimiser as make_optimiser
+from .checkpoints import Epoch, Training, rate, reseed
 from .couplings import COUPLINGS
 from .errors import InputError, TrainingError
+from .fields import FIELDS
 from .flow import Flow
 from .types import Batched, Classifier, Generator
 
@@ -234,23 +237,42 @@ def fit(
         flow.standardise(z)
     else:
         _warn_of_scale(z, flow.base.std)
-    optimiser_ = OPTIMISERS[optimiser](
-        flow.field.parameters(), lr=learning_rate, weight_decay=weight_decay
+    adam = make_optimiser(
+        OPTIMISERS[optimiser], list(flow.field.parameters()), learning_rate, weight_decay
     )
     training = Training(
         settings={**asdict(settings), "flow": flow.config()},
         data="" if checkpoint is None else _fingerprint(z, p),
         modules={"field": flow.field},
-        optimisers={"field": optimiser_},
+        optimisers={"field": adam},
         ema=ema,
     )
     if checkpoint is not None and Path(checkpoint).exists():
         training.read(Path(checkpoint))
+    generator = torch.Generator(z.device)
+
+    def step(z: Tensor, c: Tensor) -> Tensor:
+        adam.zero_grad(set_to_none=True)
+        loss = flow.loss(z, c, COUPLINGS[coupling], generator)
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+        training.average()
+        return loss.detach()
+
+    ours = type(flow.field) in FIELDS.values() and coupling == "independent"
+    take = Captured(step, generator, enabled=ours)
     started = time.perf_counter()
     flow.train()
     try:
         for epoch in range(len(training.losses), epochs):
-            training.losses.append(_train_epoch(flow, training, settings, z, c, epoch))
+            reseed(generator, seed, epoch)
+            order = _order(c, balanced, generator)
+            batches = torch.split(order, batch_size)
+            total = torch.zeros((), device=z.device)
+            for n, rows in enumerate(batches, epoch * len(batches)):
+                set_rate(adam, rate(schedule, learning_rate, n, epochs * len(batches)))
+                total += take(z[rows], c[rows]) * len(rows)
+            training.losses.append(_finite(total.item() / len(z), epoch, learning_rate))
             if checkpoint is not None:
                 training.write(Path(checkpoint))
             if on_epoch is not None:
@@ -262,33 +284,13 @@ def fit(
     return list(training.losses)
 
 
-def _train_epoch(
-    flow: Flow, training: Training, settings: _Settings, z: Tensor, c: Tensor, epoch: int
-) -> float:
-    """Takes the steps of one epoch and returns the mean loss, asking the device for it once."""
-    generator = epoch_generator(settings.seed, epoch, z.device)
-    order = _order(c, settings.balanced, generator)
-    batches = torch.split(order, settings.batch_size)
-    total = torch.zeros((), device=z.device)
-    optimiser = training.optimisers["field"]
-    for step, rows in enumerate(batches, epoch * len(batches)):
-        for group in optimiser.param_groups:
-            steps = settings.epochs * len(batches)
-            group["lr"] = rate(settings.schedule, settings.learning_rate, step, steps)
-        optimiser.zero_grad(set_to_none=True)
-        loss = flow.loss(z[rows], c[rows], COUPLINGS[settings.coupling], generator)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        training.average()
-        total += loss.detach() * len(rows)
-    mean = total.item() / len(z)
-    if not math.isfinite(mean):
+def _finite(loss: float, epoch: int, learning_rate: float) -> float:
+    if not math.isfinite(loss):
         raise TrainingError(
-            f"training diverged in epoch {epoch + 1}: the loss is {mean}. Lower learning_rate "
-            f"(now {settings.learning_rate:g}), or pass standardise=True if the latents are "
-            "large."
+            f"training diverged in epoch {epoch + 1}: the loss is {loss}. Lower learning_rate "
+            f"(now {learning_rate:g}), or pass standardise=True if the latents are large."
         )
-    return mean
+    return loss
 
 
 def _warn_of_scale(z: Tensor, std: float) -> None:

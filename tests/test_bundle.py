@@ -244,7 +244,10 @@ def rewritten(folder, change):
             "must describe a `leapfactual bundle 1`",
         ),
         (lambda m: m.pop("plan"), "does not describe a bundle .*plan"),
-        (lambda m: m.update(plan=[{"n": 5, "lift": 1, "land": 0}]), "removes more than it adds"),
+        (
+            lambda m: m.update(plan=[{"kind": "leaps", "n": 5, "lift": 1, "land": 0}]),
+            "removes more than it adds",
+        ),
         (lambda m: m.update(plan=7), "does not describe a bundle"),
         (lambda m: m.update(classes=["a"]), "each of the flow's 4 classes"),
         (lambda m: m.update(classes="abcd"), "does not describe a bundle"),
@@ -253,7 +256,7 @@ def rewritten(folder, change):
         (lambda m: m.update(features=4096), "speaks of 4096 features"),
         (lambda m: m.update(shape=[3, 999, 999]), r"images of shape \[3, 999, 999\]"),
         (
-            lambda m: m.update(plan=[{"n": 5, "lift": 0, "land": 10**400}]),
+            lambda m: m.update(plan=[{"kind": "leaps", "n": 5, "lift": 0, "land": 10**400}]),
             "does not describe|must be",
         ),
         (lambda m: m.pop("shape"), "does not describe a bundle"),

@@ -137,7 +137,12 @@ def test_inspect_shows_a_bundle_and_refuses_a_damaged_one(tmp_path):
     bundle.save(tmp_path / "b")
     shown = run(cli.app, ["inspect", str(tmp_path / "b")])
     assert shown.exit_code == 0, shown.output
-    for part in ("[bold]blue, yellow", "15 leaps, 0.1 / 0.1", "epochs: 3", "flow.safetensors"):
+    for part in (
+        "[bold]blue, yellow",
+        "Leaps(n=15, lift=0.1, land=0.1)",
+        "epochs: 3",
+        "flow.safetensors",
+    ):
         assert part in shown.output
     assert "\x1b" not in shown.output
     assert "\nforged" not in shown.output

@@ -417,3 +417,60 @@ def test_a_classifier_that_changes_its_number_of_classes_is_named():
 
     with pytest.raises(InputError, match=r"must have shape \(1, 3\).*got \(1, 4\)"):
         explainer(classifier=fickle).explain(MEANS[:1], 1)
+
+
+# -- tightening --
+
+
+def test_tightening_finds_the_boundary_on_the_way_back():
+    """Two classes, split at 0: the nearest point of the other class lies just across."""
+    z = torch.tensor([[-2.0, 0.5], [-1.0, -0.3], [1.5, 0.0]])
+    asked = []
+
+    def classifier(x):
+        asked.append(len(x))
+        return torch.nn.functional.one_hot((x[:, 0] > 0).long(), 2).to(x)
+
+    plan = [lf.blend(3, 0.6), lf.tighten(12)]
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7)
+    found = lf.LeapFactual(Identity(), classifier, oracle.flow(), plan, keep_path=True).explain(
+        z, 1
+    )
+    loose = lf.LeapFactual(Identity(), classifier, oracle.flow(), plan[:1]).explain(z, 1)
+    assert found.valid.all()
+    assert (loose.z_counterfactual[:2, 0] > 0.1).all()
+    assert ((found.z_counterfactual[:2, 0] > 0) & (found.z_counterfactual[:2, 0] < 0.01)).all()
+    assert torch.equal(found.z_counterfactual[2], z[2]), "already there, so nothing to go back to"
+    way, whole = found.z_counterfactual - found.z, loose.z_counterfactual - loose.z
+    share = (way[:2] * whole[:2]).sum(1) / whole[:2].square().sum(1)
+    torch.testing.assert_close(way[:2], share[:, None] * whole[:2], rtol=0, atol=1e-6)
+    assert (found.questions[:2] == loose.questions[:2] + 12).all()
+    assert torch.equal(found.evaluations, loose.evaluations)
+    assert found.path.z.shape[1] == 16
+
+
+def test_tightening_never_gives_up_what_was_reached():
+    """Inside only far away: every point on the way back is refused, the first find stays."""
+    z = torch.zeros(1, 2)
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7)
+    answers = iter([0, 1, 0, 0, 0, 0])
+    plan = [lf.blend(1, 0.5), lf.tighten(4)]
+    explainer = lf.LeapFactual(Identity(), None, oracle.flow(), plan)
+    found = converse(explainer.dialogue(z, 1), lambda x: torch.eye(2)[[next(answers)]])
+    assert found.valid.all()
+    assert found.leaps.tolist() == [1]
+    assert found.questions.tolist() == [6]
+
+
+def test_injection_goes_on_from_the_tightened_point():
+    z = torch.tensor([[-2.0, 0.5]])
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7)
+    flow = oracle.flow()
+    plan = [lf.blend(9, 0.3), lf.tighten(8), lf.inject(1, lift=0.0, land=0.1)]
+    tight = lf.LeapFactual(Identity(), oracle.classifier, flow, plan[:2]).explain(z, 1)
+    found = lf.LeapFactual(Identity(), oracle.classifier, flow, plan).explain(z, 1)
+    expected = flow.land(tight.z_counterfactual, torch.eye(2)[1:], 0.1)
+    torch.testing.assert_close(found.z_counterfactual, expected)
+    nobody = lf.LeapFactual(Identity(), oracle.classifier, flow, [lf.tighten(3)]).explain(z, 1)
+    assert torch.equal(nobody.z_counterfactual, z)
+    assert nobody.questions.tolist() == [1]

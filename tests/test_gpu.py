@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import leapfactual as lf
-from leapfactual.generators import Identity
+from leapfactual.generators import VAE, ConditionalVAE, Identity
+from leapfactual.generators import fit as fit_generator
 from leapfactual.testing import GaussianOracle
 
 pytestmark = pytest.mark.gpu
@@ -57,3 +58,30 @@ def test_density_and_files(tmp_path):
     flow.save(tmp_path / "flow.safetensors")
     again = lf.Flow.load(tmp_path / "flow.safetensors").cuda()
     assert torch.equal(again.lift(z, flow.one_hot(y)), flow.lift(z, flow.one_hot(y)))
+
+
+def test_captured_steps_train_as_others_do(monkeypatch):
+    """Recorded or not, the same random numbers meet the same weights."""
+    z, y = (v.cuda() for v in GaussianOracle(MEANS, 0.7).sample(700))
+
+    def train(warm_up):
+        monkeypatch.setattr("leapfactual.captured.WARM_UP", warm_up)
+        torch.manual_seed(0)
+        flow = lf.Flow(lf.MLPField(2, 3)).cuda()
+        return lf.fit(flow, z, flow.one_hot(y), epochs=5, ema=0.9, schedule="cosine")
+
+    assert train(3) == pytest.approx(train(10**9), rel=1e-3)
+
+
+def test_captured_generators_train_as_others_do(monkeypatch):
+    x = torch.rand(300, 1, 8, 8).cuda()
+    c = torch.eye(3).repeat(100, 1).cuda()
+
+    def train(warm_up):
+        monkeypatch.setattr("leapfactual.captured.WARM_UP", warm_up)
+        torch.manual_seed(0)
+        vae, cvae = VAE((1, 8, 8), 2).cuda(), ConditionalVAE((1, 8, 8), 3, 2).cuda()
+        options = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3, "ema": 0.9}
+        return fit_generator(vae, x, **options) + fit_generator(cvae, x, c, **options)
+
+    assert train(3) == pytest.approx(train(10**9), rel=1e-3)

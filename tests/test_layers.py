@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent / "leapfactual"
 LAYERS = [
     {"errors", "types"},
     {"files", "checks"},
-    {"checkpoints", "pictures"},
+    {"captured", "checkpoints", "pictures"},
     {"solvers", "bases", "fields", "couplings", "generators", "classifiers"},
     {"data", "density"},
     {"flow"},

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import leapfactual as lf
 from leapfactual.errors import InputError
+from leapfactual.leaps import Leaps
 from leapfactual.testing import GaussianOracle
 
 STEP_SIZES = [(1, 1), (0.1, 0.1), (0, 0.1), (0.8, 0.83), (1, 1.025)]
@@ -83,7 +84,7 @@ def test_only_a_stage_that_lifts_looks_at_the_class():
     [
         (lambda: lf.inject(5, lift=0.2, land=0.1), r"inject\(lift=0.2, land=0.1\).*lift < land"),
         (lambda: lf.inject(5, lift=0.1, land=0.1), "lift < land"),
-        (lambda: lf.Leaps(5, 0.3, 0.1), "removes more than it adds"),
+        (lambda: Leaps(5, 0.3, 0.1), "removes more than it adds"),
         (lambda: lf.blend(-1, 0.1), "whole number of leaps, at least 0, got -1"),
         (lambda: lf.blend(2.5, 0.1), "got 2.5"),
         (lambda: lf.blend(5, 1.2), r"blend\(gamma=1.2\) overshoots"),

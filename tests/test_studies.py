@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from sklearn.datasets import load_digits
 import leapfactual as lf
 from leapfactual.bases import Uniform
 from leapfactual.data import Dataset
-from leapfactual.errors import MissingExtra
+from leapfactual.errors import InputError, MissingExtra
 from leapfactual.studies import morpho_mnist, results, squares
 
 
@@ -180,10 +181,39 @@ def test_morpho_mnist_from_end_to_end(small_digits, tmp_path, monkeypatch):
     assert found["paper", "Opt-based", "validity"].paper is None
 
     (tmp_path / "seed-1.json").unlink()
-    steps.clear()
+    weights = (tmp_path / "seed-1.safetensors").stat().st_mtime_ns
     again = morpho_mnist.run(tmp_path, *small_digits, TINY, progress=show, **options)
     assert [r.mean for r in again] == pytest.approx([r.mean for r in rows], nan_ok=True)
-    assert len(steps) == 7, "the weights were there, only one seed is measured again"
+    assert (tmp_path / "seed-1.safetensors").stat().st_mtime_ns == weights, "not trained again"
+    with pytest.raises(
+        InputError, match=r"holds a study with other settings \({'opt_steps': 3}\)"
+    ):
+        morpho_mnist.run(
+            tmp_path, *small_digits, replace(TINY, opt_steps=4), progress=show, **options
+        )
+
+
+@pytest.mark.filterwarnings("ignore:the latents spread")
+def test_an_interrupted_training_goes_on_with_the_same_weights(small_digits, tmp_path):
+    train, _ = small_digits
+    settings = replace(TINY, train_digits=100)
+
+    class Stop(Exception):
+        pass
+
+    def stop(what):
+        if what == "vae":
+            raise Stop
+
+    def begin(name, say):
+        x, y = train.images[:100], train.labels[:100]
+        return morpho_mnist.train(3, x, y, settings, tmp_path / name, say)
+
+    with pytest.raises(Stop):
+        begin("stopped", stop)
+    whole, resumed = begin("whole", lambda what: None), begin("stopped", lambda what: None)
+    for name, value in whole.flow.field.state_dict().items():
+        assert torch.equal(value, resumed.flow.field.state_dict()[name]), name
 
 
 def test_the_parts_are_the_papers():

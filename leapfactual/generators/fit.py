@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
-from ..checkpoints import Epoch, Training, epoch_generator, rate
+from ..captured import Captured, optimiser, set_rate
+from ..checkpoints import Epoch, Training, rate, reseed
 from ..errors import InputError, TrainingError
 from ..pictures import save_grid
-from .vae import ConditionalVAE
+from .vae import VAE, ConditionalVAE
 
 Perceptual = Callable[[Tensor, Tensor], Tensor]
 
@@ -137,7 +138,7 @@ def fit(
     device = next(module.parameters()).device
     modules: dict[str, nn.Module] = {"model": module}
     sample = images[torch.arange(min(8, len(images)))]
-    checks.images(sample, "images")
+    checks.images(images if isinstance(images, Tensor) else sample, "images")
     if conditions is not None:
         checks.probabilities(conditions, len(images), conditions.shape[-1], "conditions")
     if adversarial_weight:
@@ -146,7 +147,7 @@ def fit(
             modules["critic"] = Critic(sample.shape[1]).to(device)
     kind = torch.optim.AdamW if weight_decay else torch.optim.Adam
     optimisers: dict[str, torch.optim.Optimizer] = {
-        name: kind(part.parameters(), lr=learning_rate, weight_decay=weight_decay)
+        name: optimiser(kind, list(part.parameters()), learning_rate, weight_decay)
         for name, part in modules.items()
     }
     settings = {
@@ -180,31 +181,36 @@ def fit(
                 )
         return loss
 
+    def step(x: Tensor, *given: Tensor) -> Tensor:
+        loss = objective(x, list(given), generator)
+        optimisers["model"].zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimisers["model"].step()
+        training.average()
+        return loss.detach()
+
+    generator = torch.Generator(device)
+    ours = type(model) in (VAE, ConditionalVAE) and precision == "float32"
+    take = Captured(step, generator, ours and perceptual is None and not adversarial_weight)
     started = time.perf_counter()
     for part in modules.values():
         part.train()
     try:
         for epoch in range(len(training.losses), epochs):
-            generator = epoch_generator(seed, epoch, device)
+            reseed(generator, seed, epoch)
             order = torch.randperm(len(images), generator=generator, device=device)
             order = order.to(images.device if isinstance(images, Tensor) else "cpu")
             total = torch.zeros((), device=device)
-            for step, rows in enumerate(_batches(order, batch_size), epoch * steps):
-                for optimiser in optimisers.values():
-                    optimiser.param_groups[0]["lr"] = rate(
-                        schedule, learning_rate, step, steps * epochs
-                    )
+            for n, rows in enumerate(_batches(order, batch_size), epoch * steps):
+                for adam in optimisers.values():
+                    set_rate(adam, rate(schedule, learning_rate, n, steps * epochs))
                 x = images[rows].to(device)
-                checks.images(x, "images")
+                if not isinstance(images, Tensor):
+                    checks.images(x, "images")
                 if augment is not None:
                     x = augment(x, generator)
                 given = [] if conditions is None else [conditions[rows].to(device)]
-                loss = objective(x, given, generator)
-                optimisers["model"].zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimisers["model"].step()
-                training.average()
-                total += loss.detach() * len(rows)
+                total += take(x, *given) * len(rows)
             training.losses.append(_finite(total.item() / len(images), epoch, learning_rate))
             if checkpoint is not None:
                 training.write(Path(checkpoint))

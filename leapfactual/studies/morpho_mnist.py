@@ -23,9 +23,10 @@ explained held-out training digits with four to six injection leaps; it is not f
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -33,8 +34,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..baselines import ConditionalGenerator, Optimization
+from ..captured import Captured, optimiser, set_rate
+from ..checkpoints import rate
 from ..classifiers import from_logits
 from ..data import Dataset
+from ..errors import InputError
 from ..explain import Explainer, LeapFactual
 from ..explanation import Explanation
 from ..fields import MLPField
@@ -137,6 +141,7 @@ def run(
         workers: How many processes measure strokes.
         progress: Is told the share that is done and what is going on.
     """
+    _same_settings(out, settings)
     x = train_set.images[: settings.train_digits].to(device)
     y = train_set.labels[: settings.train_digits].to(device)
     digits = test_set.images[: settings.test_digits].to(device)
@@ -148,11 +153,9 @@ def run(
         if path.exists():
             continue
         say = _share(progress, n, settings.runs, seed)
-        if not weights.exists():
-            save_parts(train(seed, x, y, settings, say), weights)
+        parts = train(seed, x, y, settings, weights, say)
         generator = torch.Generator().manual_seed(seed)
         target = torch.randint(10, (len(digits),), generator=generator).to(device)
-        parts = load_parts(weights, device)
         numbers = measure(parts, digits, target, settings, workers, say)
         with atomic(path) as temporary:
             temporary.write_text(json.dumps(numbers, indent=1) + "\n")
@@ -163,6 +166,22 @@ def run(
     with atomic(out / "morpho-mnist.md") as temporary:
         temporary.write_text(results.markdown(rows) + "\n")
     return rows
+
+
+def _same_settings(out: Path, settings: Settings) -> None:
+    """Refuses to go on with a study that was begun with other settings."""
+    path, current = out / "settings.json", asdict(settings)
+    del current["runs"], current["seed"]
+    if path.exists():
+        before = json.loads(path.read_text())
+        differ = {k: before.get(k) for k in current if before.get(k) != current[k]}
+        if differ:
+            raise InputError(
+                f"{out} holds a study with other settings ({differ}). Write to another folder "
+                "with --out, or delete this one."
+            )
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(current, indent=1) + "\n")
 
 
 def _share(
@@ -228,22 +247,27 @@ def train_classifier(
     epochs: int,
     learning_rate: float,
     seed: int,
+    schedule: str = "constant",
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
 ) -> None:
     """Trains a network on labelled images, in place."""
-    optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate)
+    adam = optimiser(torch.optim.Adam, list(network.parameters()), learning_rate)
     generator = torch.Generator(x.device).manual_seed(seed)
-    steps = epochs * -(-len(x) // 256)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=steps)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        adam.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(network(x if augment is None else augment(x, generator)), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+        return loss.detach()
+
+    take, steps = Captured(step, generator), -(-len(x) // 256)
     network.train()
-    for _ in range(epochs):
+    for epoch in range(epochs):
         order = torch.randperm(len(x), generator=generator, device=x.device)
-        for rows in torch.split(order, 256):
-            batch = x[rows] if augment is None else augment(x[rows], generator)
-            optimiser.zero_grad(set_to_none=True)
-            F.cross_entropy(network(batch), y[rows]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            schedule.step()
+        for n, rows in enumerate(torch.split(order, 256), epoch * steps):
+            set_rate(adam, rate(schedule, learning_rate, n, epochs * steps))
+            take(x[rows], y[rows])
     network.eval().requires_grad_(False)
 
 
@@ -280,69 +304,87 @@ def train(
     x: Tensor,
     y: Tensor,
     settings: Settings,
+    path: Path,
     progress: Callable[[str], None],
 ) -> Parts:
-    """Trains all parts on the device of the digits."""
+    """Trains all parts on the device of the digits, and keeps each in a file when it is done.
+
+    Parts that the file holds already are taken from there.
+    """
     torch.manual_seed(seed)
     parts = untrained()
-    for module in parts.modules().values():
+    modules = parts.modules()
+    done = read_parts(modules, path) if path.exists() else []
+    for module in modules.values():
         module.to(x.device)
-    train_classifier(
-        parts.network, x, y, epochs=settings.classifier_epochs, learning_rate=1e-2, seed=seed
-    )
     classifier = from_logits(parts.network)
-    progress("classifier")
-    train_classifier(
-        parts.judge,
-        x,
-        y,
-        epochs=settings.judge_epochs,
-        learning_rate=2e-3,
-        seed=seed + 1000,
-        augment=wobble,
-    )
-    progress("judge")
-    fit_generator(parts.vae, x, epochs=settings.vae_epochs, seed=seed)
-    progress("VAE")
-    z, p = embed(x, parts.vae, classifier, batch_size=4096)
-    fit_generator(parts.cvae, x, p, epochs=settings.vae_epochs, seed=seed)
-    progress("conditional VAE")
-    fit(parts.flow, z, p, epochs=settings.flow_epochs, seed=seed)
-    progress("flow")
-    fit(
-        parts.our_flow,
-        z,
-        p,
-        epochs=settings.our_flow_epochs,
-        learning_rate=2e-3,
-        schedule="cosine",
-        ema=0.999,
-        seed=seed,
-    )
-    progress("our flow")
+
+    def flow_on_latents(flow: Flow, **options: Any) -> None:  # noqa: ANN401 - passed on
+        z, p = embed(x, parts.vae, classifier, batch_size=4096)
+        fit(flow, z, p, seed=seed, **options)
+
+    def conditional() -> None:
+        _, p = embed(x, parts.vae, classifier, batch_size=4096)
+        fit_generator(parts.cvae, x, p, epochs=settings.vae_epochs, seed=seed)
+
+    todo: dict[str, Callable[[], object]] = {
+        "network": lambda: train_classifier(
+            parts.network, x, y, epochs=settings.classifier_epochs, learning_rate=1e-2, seed=seed
+        ),
+        "judge": lambda: train_classifier(
+            parts.judge,
+            x,
+            y,
+            epochs=settings.judge_epochs,
+            learning_rate=2e-3,
+            seed=seed + 1000,
+            schedule="cosine",
+            augment=wobble,
+        ),
+        "vae": lambda: fit_generator(parts.vae, x, epochs=settings.vae_epochs, seed=seed),
+        "cvae": conditional,
+        "flow": lambda: flow_on_latents(parts.flow, epochs=settings.flow_epochs),
+        "our_flow": lambda: flow_on_latents(
+            parts.our_flow,
+            epochs=settings.our_flow_epochs,
+            learning_rate=2e-3,
+            schedule="cosine",
+            ema=0.999,
+        ),
+    }
+    for name, work in todo.items():
+        if name not in done:
+            work()
+            modules[name].eval().requires_grad_(False)
+            done.append(name)
+            write_parts({name: modules[name] for name in done}, path)
+        progress(name.replace("_", " "))
     return parts
 
 
-def save_parts(parts: Parts, path: Path) -> None:
-    """Writes all weights of one seed to one file."""
+def write_parts(modules: Mapping[str, nn.Module], path: Path) -> None:
+    """Writes the weights of some parts to one file."""
     tensors = {
         f"{name}/{key}": value.contiguous()
-        for name, module in parts.modules().items()
+        for name, module in modules.items()
         for key, value in module.state_dict().items()
     }
     with atomic(path) as temporary:
         save_file(tensors, temporary)
 
 
-def load_parts(path: Path, device: str) -> Parts:
-    """Reads what :func:`save_parts` wrote."""
-    parts, tensors = untrained(), load_file(path)
-    for name, module in parts.modules().items():
+def read_parts(modules: Mapping[str, nn.Module], path: Path) -> list[str]:
+    """Reads what :func:`write_parts` wrote into the parts, and returns the names of those."""
+    tensors = load_file(path)
+    done = []
+    for name, module in modules.items():
         prefix = f"{name}/"
         own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        module.load_state_dict(own)
-        module.to(device).eval().requires_grad_(False)
-    return parts
+        if own:
+            module.load_state_dict(own)
+            module.eval().requires_grad_(False)
+            done.append(name)
+    return done
 
 
 def explainers(parts: Parts, settings: Settings) -> dict[tuple[str, str], Explainer]:

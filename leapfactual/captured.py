@@ -1,0 +1,92 @@
+"""Captured steps: on a GPU a training step is recorded once and replayed from then on.
+
+The networks of the paper are small. Launching their kernels one by one takes ten times as long as
+running them; a recorded step launches them all at once.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.optim import Adam
+
+WARM_UP = 3
+
+
+class Captured:
+    """Takes training steps, and records the step where it can be replayed.
+
+    A step is a function of tensors that returns a tensor and changes others in place: weights,
+    the optimiser's state, averages. To be recorded it must not wait for the device, and numbers
+    that change from step to step must be tensors, such as the learning rate that
+    :func:`optimiser` makes.
+
+    The first calls run as they are and count as steps; so do calls with other shapes than the
+    first one's, such as a shorter last batch. Replaying draws the same random numbers.
+
+    Arguments:
+        step: The step.
+        generator: The source of the step's randomness.
+        enabled: Whether the step may be recorded. On the CPU it never is.
+    """
+
+    def __init__(
+        self, step: Callable[..., Tensor], generator: torch.Generator, enabled: bool = True
+    ) -> None:
+        self.step, self.generator = step, generator
+        self.enabled = enabled and generator.device.type == "cuda"
+        self.shapes: list[torch.Size] = []
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        """Takes a step. What is returned is overwritten by the next one."""
+        shapes = [tensor.shape for tensor in tensors]
+        self.shapes = self.shapes or shapes
+        if not self.enabled or shapes != self.shapes:
+            return self.step(*tensors)
+        self.calls += 1
+        if self.calls <= WARM_UP:
+            return self._beside(tensors)
+        if self.graph is None:
+            self.graph = self._record(tensors)
+        for kept, tensor in zip(self.inputs, tensors, strict=True):
+            kept.copy_(tensor)
+        self.graph.replay()
+        return self.output
+
+    def _beside(self, tensors: tuple[Tensor, ...]) -> Tensor:
+        """Takes a step on a stream of its own, as steps must run before they are recorded."""
+        here, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        beside.wait_stream(here)
+        with torch.cuda.stream(beside):
+            out = self.step(*tensors)
+        here.wait_stream(beside)
+        return out
+
+    def _record(self, tensors: tuple[Tensor, ...]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        self.inputs = [tensor.clone() for tensor in tensors]
+        with torch.cuda.graph(graph):
+            self.output = self.step(*self.inputs)
+        return graph
+
+
+def optimiser(
+    kind: type[Adam], parameters: list[Tensor], learning_rate: float, weight_decay: float = 0.0
+) -> Adam:
+    """Returns an Adam whose steps can be recorded where the parameters are on a GPU."""
+    if parameters[0].device.type != "cuda":
+        return kind(parameters, lr=learning_rate, weight_decay=weight_decay)
+    rate = torch.tensor(learning_rate, device=parameters[0].device)
+    return kind(parameters, lr=rate, weight_decay=weight_decay, fused=True, capturable=True)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Sets the learning rate, in place where it is a tensor."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
