@@ -2,6 +2,7 @@
 # The constraint takes torch's CPU build. For a GPU: make test CONSTRAINTS=/dev/null
 PYTHON ?= python3
 CONSTRAINTS ?= constraints/cpu.txt
+DEVICE ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
@@ -43,6 +44,10 @@ paper: $(VENV)/dev
 	$(BIN)/leapfactual study squares --out runs/squares
 	cp runs/squares/squares.json docs/results/
 	cp runs/squares/*.png docs/figures/
+	$(BIN)/leapfactual study morpho-mnist --device $(DEVICE) --out runs/morpho-mnist
+	cp runs/morpho-mnist/morpho-mnist.json docs/results/
+	for name in methods targets failures effects; do cp runs/morpho-mnist/$$name.png docs/figures/morpho-mnist-$$name.png; done
+	rm -rf leapfactual/shipped && cp -r runs/morpho-mnist/shipped leapfactual/shipped
 
 clean:
 	rm -rf $(VENV) demo runs

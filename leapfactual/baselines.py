@@ -101,7 +101,7 @@ class Optimization(Explainer):
         for _ in range(self.steps):
             with torch.enable_grad():
                 image = self.generator.decode(z)
-                p = self._answers(image)
+                p = self.classifier(image)
                 if not p.requires_grad:
                     raise NeedsGradient(
                         "Optimization needs a differentiable generator and classifier, but the "

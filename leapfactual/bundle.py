@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from . import checks
@@ -30,7 +29,7 @@ from .classifiers import Preprocessing
 from .errors import InputError, MissingData
 from .explain import LeapFactual
 from .fields import VelocityField
-from .files import atomic, read_safetensors
+from .files import read_safetensors, write_safetensors
 from .flow import Flow
 from .generators import saved
 from .leaps import STAGES, Stage
@@ -230,7 +229,7 @@ class Bundle:
             same &= (p - self.answers).abs().max(1).values < NEAR
         return same.double().mean().item()
 
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+    def save(self, folder: str | Path, *, overwrite: bool = False, half: bool = False) -> None:
         """Writes the bundle to a folder, all of it or nothing.
 
         A bundle that is replaced is set aside first, so that a process killed in between leaves
@@ -239,6 +238,7 @@ class Bundle:
         Arguments:
             folder: The folder to make.
             overwrite: Whether to replace a bundle that is there.
+            half: Whether to write weights in half precision, to make the bundle small.
         """
         folder = Path(folder).absolute()
         if folder.is_symlink() or (folder.exists() and not overwrite):
@@ -253,7 +253,7 @@ class Bundle:
         new, old = workshop / "new", workshop / "old"
         try:
             new.mkdir()
-            self._write(new)
+            self._write(new, half)
             if folder.exists():
                 folder.rename(old)
             new.rename(folder)
@@ -262,15 +262,14 @@ class Bundle:
                 old.rename(folder)
             shutil.rmtree(workshop, ignore_errors=True)
 
-    def _write(self, folder: Path) -> None:
-        self.flow.save(folder / "flow.safetensors")
+    def _write(self, folder: Path, half: bool) -> None:
+        self.flow.save(folder / "flow.safetensors", half=half)
         ours = saved.kind(self.generator) is not None
         if ours:
-            saved.save(self.generator, folder / "generator.safetensors")
+            saved.save(self.generator, folder / "generator.safetensors", half=half)
         probes = (self.probes * 255).round().byte() if self.probes.ndim == 4 else self.probes
         tensors = {"probes": probes.contiguous(), "answers": self.answers.contiguous()}
-        with atomic(folder / "probes.safetensors") as temporary:
-            save_file(tensors, temporary, {"format": PROBES})
+        write_safetensors(tensors, folder / "probes.safetensors", {"format": PROBES})
         manifest = {
             "format": FORMAT,
             "generator": type(self.generator).__name__,

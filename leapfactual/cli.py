@@ -59,18 +59,24 @@ def _top(
 
 @app.command()
 def demo(out: Out = Path("demo")) -> None:
-    """Run the toy study at a small size and show where to look.
+    """Explain handwritten digits with a bundle that the package ships, in seconds.
+
+    Writes digits, counterfactuals and what changed as figures, and a table of numbers.
 
     Example: leapfactual demo --out demo
     """
-    from .studies import squares
+    from .studies import demo as digits
 
     command = f"leapfactual demo --out {out}"
-    with _progress("training a flow on four squares") as progress:
-        rows = squares.run(out, squares.QUICK, command, progress)
-    _show("Four squares", rows)
-    console.print(f"\nLook at [bold]{escape(str(out / 'squares.png'))}[/]: the five panels.")
-    console.print("The numbers are beside it, in squares.md and squares.json.")
+    with _progress("loading") as progress:
+        rows = digits.run(out, command, progress)
+    _show("200 test digits, each to a class drawn at random", rows)
+    console.print(
+        f"\nLook at [bold]{escape(str(out / 'changes.png'))}[/]: digits, their counterfactuals "
+        "and what changed,"
+    )
+    console.print(f"and at [bold]{escape(str(out / 'grid.png'))}[/]: every digit to every class.")
+    console.print("The numbers are beside them, in demo.md and demo.json.")
 
 
 @study.command("squares")
@@ -120,15 +126,18 @@ def study_morpho_mnist(
     """The paper's main table: LeapFactual and both rivals on MNIST.
 
     Trains classifier, judge, VAE, conditional VAE and flows for every seed, explains the test
-    digits, writes the table. An interrupted study goes on where it stopped.
+    digits, writes tables and figures, with the effect of each setting. An interrupted study goes
+    on where it stopped.
 
     Example: leapfactual study morpho-mnist --quick
     """
     from dataclasses import replace
 
     from . import data as sets
+    from .metrics import LPIPS
     from .studies import morpho_mnist
 
+    morpho_mnist.require()
     settings = morpho_mnist.QUICK if quick else morpho_mnist.Settings()
     settings = replace(settings, seed=seed, runs=runs or settings.runs)
     flag = " --quick" if quick else ""
@@ -137,19 +146,24 @@ def study_morpho_mnist(
         f"--device {device}"
     )
     train_set, test_set = sets.digits("train", digits), sets.digits("test", digits)
+    lpips = LPIPS.load("alexnet")
     with _progress("training") as progress:
         rows = morpho_mnist.run(
             out,
             train_set,
             test_set,
             settings,
+            lpips=lpips,
             command=command,
             device=device,
             workers=workers,
             progress=progress,
         )
-    _show("Morpho-MNIST", rows)
-    console.print(f"\nWrote morpho-mnist.json and morpho-mnist.md to [bold]{escape(str(out))}[/].")
+    _show("Morpho-MNIST", [r for r in rows if r.metric in morpho_mnist.SHOWN])
+    console.print(
+        f"\nWrote all numbers and figures to [bold]{escape(str(out))}[/]: morpho-mnist.md, "
+        "morpho-mnist.json, methods.png, targets.png, failures.png, effects.png."
+    )
 
 
 @data.command("list")

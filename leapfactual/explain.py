@@ -143,7 +143,7 @@ class LeapFactual(Explainer):
             if walk.unheard and stage.n and not stage.blind:
                 c = yield from self._hear(walk, walk.everyone, *walk.postponed.pop())
             if isinstance(stage, Tightening):
-                z, c = yield from self._tighten(walk, stage.n, z, c)
+                z, c = yield from self._tighten(walk, stage.n)
                 continue
             for _ in range(stage.n):
                 moving = stage.moves(c, c_target).nonzero()[:, 0]
@@ -159,29 +159,30 @@ class LeapFactual(Explainer):
                 else:
                     heard = yield from self._hear(walk, moving, walk.taken, z)
                     c = c.index_copy(0, moving, heard)
-        for taken, earlier in reversed(walk.postponed):
-            yield from self._hear(walk, walk.outside(taken), taken, earlier)
+        yield from self._catch_up(walk)
         leaps = sum(stage.n for stage in self.plan)
         return walk.explanation(x, leaps, time.perf_counter() - started)
 
-    def _tighten(
-        self, walk: "_Walk", n: int, z: Tensor, c: Tensor
-    ) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Goes back towards the start with all that have crossed into the target class."""
+    def _tighten(self, walk: "_Walk", n: int) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Goes back towards the start: to the boundary, or all the way where there is none."""
+        yield from self._catch_up(walk)
+        walk.return_home()
         rows = walk.crossed()
-        if not len(rows):
-            return z, c
-        outside, inside = walk.start[rows], walk.z[rows]
-        for _ in range(n):
-            middle = (outside + inside) / 2
-            z = z.index_copy(0, rows, middle)
+        outside = walk.start[rows]
+        for _ in range(n if len(rows) else 0):
+            middle = (outside + walk.z[rows]) / 2
+            z = walk.z.index_copy(0, rows, middle)
             walk.move(rows, z, 0)
             yield from self._hear(walk, rows, walk.taken, z)
-            stays = (walk.leaps[rows] == walk.taken[rows])[:, None]
-            outside = torch.where(stays, outside, middle)
-            inside = torch.where(stays, middle, inside)
-        found = self.flow.condition(walk.p[rows])
-        return z.index_copy(0, rows, inside), c.index_copy(0, rows, found)
+            stays = walk.leaps[rows] == walk.taken[rows]
+            outside = torch.where(stays[:, None], outside, middle)
+        return walk.z.clone(), self.flow.condition(walk.p)
+
+    def _catch_up(self, walk: "_Walk") -> Coroutine[Tensor, Tensor, None]:
+        """Asks backwards about iterates that nobody was asked about, as far as it matters."""
+        while walk.postponed:
+            taken, earlier = walk.postponed.pop()
+            yield from self._hear(walk, walk.outside(taken), taken, earlier)
 
     def _encode(self, x: Tensor) -> Tensor:
         checks.images(x)
@@ -219,6 +220,7 @@ class _Walk:
         self.everyone = torch.arange(len(z), device=z.device)
         self.start, self.reconstruction, self.source = z, image, p.argmax(1)
         self.target, self.z, self.image, self.p = target, z.clone(), image.clone(), p.clone()
+        self.first_p = p
         self.reached = self.source == target
         self.first = torch.where(self.reached, 0, -1)
         self.leaps, self.taken, self.evaluations = (torch.zeros_like(target) for _ in range(3))
@@ -248,6 +250,12 @@ class _Walk:
     def crossed(self) -> Tensor:
         """Returns who has come into the target class from outside."""
         return (self.reached & (self.source != self.target)).nonzero()[:, 0]
+
+    def return_home(self) -> None:
+        """Gives images that were in the target class from the start back as they were."""
+        home = self.source == self.target
+        self.z[home], self.image[home] = self.start[home], self.reconstruction[home]
+        self.p[home], self.leaps[home] = self.first_p[home], 0
 
     def hear(self, rows: Tensor, taken: Tensor, z: Tensor, image: Tensor, p: Tensor) -> None:
         """Notes an answer; the last iterate in the target class stays, or else the last."""

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,7 +30,7 @@ from .bases import BASES, Base, Gaussian
 from .couplings import Coupling, independent
 from .errors import InputError, IntegrationError, MissingData
 from .fields import FIELDS, VelocityField
-from .files import atomic, read_safetensors
+from .files import read_safetensors, write_safetensors
 from .solvers import RK4, SOLVERS, Solver
 
 EXACT_DIVERGENCE = 64
@@ -353,16 +352,14 @@ class Flow(nn.Module):
             "sigma": self.sigma,
         }
 
-    def save(self, path: str | Path) -> None:
-        """Writes weights and configuration to one safetensors file."""
+    def save(self, path: str | Path, *, half: bool = False) -> None:
+        """Writes weights and configuration to one safetensors file, in half precision if asked."""
         kind = type(self.solver).__name__
         if kind not in SOLVERS:
             raise InputError(f"a flow is saved with one of our solvers, got {kind}.")
         solver = {"kind": kind, **asdict(self.solver)}  # type: ignore[call-overload]
         config = json.dumps({**self.config(), "solver": solver})
-        tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
-        with atomic(path) as temporary:
-            save_file(tensors, temporary, {"format": FORMAT, "config": config})
+        write_safetensors(self.state_dict(), path, {"format": FORMAT, "config": config}, half)
 
     @classmethod
     def load(cls, path: str | Path, field: VelocityField | None = None) -> Self:

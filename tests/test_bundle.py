@@ -367,3 +367,16 @@ def test_a_copy_is_as_good(tmp_path):
     shutil.copytree(tmp_path / "b", tmp_path / "c")
     assert lf.Bundle.load(tmp_path / "c").recognises(squares.quadrant)
     assert read_manifest(tmp_path / "c")["judge"] == "the quadrant"
+
+
+def test_half_precision_makes_a_small_bundle_that_computes_in_full(tmp_path):
+    bundle = made()
+    bundle.save(tmp_path / "full")
+    bundle.save(tmp_path / "half", half=True)
+    sizes = [(tmp_path / n / "flow.safetensors").stat().st_size for n in ("full", "half")]
+    assert sizes[1] < 0.7 * sizes[0]
+    again = lf.Bundle.load(tmp_path / "half")
+    z = torch.randn(4, bundle.flow.features)
+    c = bundle.flow.one_hot(torch.zeros(4, dtype=torch.long))
+    assert again.flow.lift(z, c).dtype == torch.float32
+    torch.testing.assert_close(again.flow.lift(z, c), bundle.flow.lift(z, c), rtol=0, atol=1e-2)

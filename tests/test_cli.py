@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import leapfactual as lf
 from leapfactual import cli
 from leapfactual.data import packages
-from leapfactual.studies import squares
+from leapfactual.studies import demo
 
 run = CliRunner().invoke
 
@@ -31,21 +31,21 @@ def test_help_names_every_command():
 
 
 def test_demo_writes_what_it_says(tmp_path, monkeypatch):
-    monkeypatch.setattr(squares, "QUICK", squares.Settings(steps=600, runs=1))
+    few = {"counterfactual": (lf.blend(15, 0.1), lf.tighten(4))}
+    few["reliable counterfactual"] = (lf.blend(15, 0.1), lf.inject(3, lift=0.0, land=0.1))
+    monkeypatch.setattr(demo, "PLANS", few)
     result = run(cli.app, ["demo", "--out", str(tmp_path / "demo")])
     assert result.exit_code == 0, result.output
     names = {p.name for p in (tmp_path / "demo").iterdir()}
-    assert names == {
-        "squares.png",
-        "alphas.png",
-        "squares.json",
-        "squares.md",
-        "squares.safetensors",
-    }
+    assert names == {"changes.png", "grid.png", "demo.json", "demo.md"}
     assert "Look at" in result.output
-    assert json.loads((tmp_path / "demo" / "squares.json").read_text())["command"].startswith(
-        "leapfactual demo"
-    )
+    written = json.loads((tmp_path / "demo" / "demo.json").read_text())
+    assert written["command"].startswith("leapfactual demo")
+    found = {(r["method"], r["metric"]): r["mean"] for r in written["rows"]}
+    assert found["counterfactual", "validity"] > 0.95
+    assert found["reliable counterfactual", "oracle"] > 0.9
+    assert found["reliable counterfactual", "oracle"] > found["counterfactual", "oracle"]
+    assert found["reliable counterfactual", "L1"] > found["counterfactual", "L1"]
 
 
 def test_study_takes_its_options(tmp_path):

@@ -462,6 +462,21 @@ def test_tightening_never_gives_up_what_was_reached():
     assert found.questions.tolist() == [6]
 
 
+def test_tightening_brings_images_back_that_were_there_from_the_start():
+    """Soft conditions and injection move them; tightened, they are as they were."""
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7)
+    z = torch.tensor([[1.0, 0.4], [-2.0, 0.5]])
+    plan = [lf.blend(9, 0.3), lf.inject(3, lift=0.0, land=0.1), lf.tighten(3)]
+    found = lf.LeapFactual(Identity(), oracle.classifier, oracle.flow(), plan).explain(z, 1)
+    loose = lf.LeapFactual(Identity(), oracle.classifier, oracle.flow(), plan[:2]).explain(z, 1)
+    assert not torch.equal(loose.z_counterfactual[0], z[0])
+    assert torch.equal(found.z_counterfactual[0], z[0])
+    assert torch.equal(found.counterfactual[0], found.reconstruction[0])
+    assert found.leaps[0] == 0
+    torch.testing.assert_close(found.probabilities[0], oracle.classifier(z)[0])
+    assert found.valid.all()
+
+
 def test_injection_goes_on_from_the_tightened_point():
     z = torch.tensor([[-2.0, 0.5]])
     oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7)

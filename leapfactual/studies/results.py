@@ -1,6 +1,7 @@
 """What every study writes: rows of numbers, and what one needs to know to get them again."""
 
 import json
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -41,15 +42,16 @@ class Row:
 def row(
     setting: str, method: str, metric: str, values: Sequence[float], paper: float | None = None
 ) -> Row:
-    """Makes a row of the values of several runs.
+    """Makes a row of the values of several runs, leaving out runs without a value.
 
     Example:
         >>> row("toy", "ours", "alpha", [1.0, 2.0, 3.0]).mean
         2.0
     """
-    runs = len(values)
-    sem = stdev(values) / runs**0.5 if runs > 1 else None
-    return Row(setting, method, metric, fmean(values), sem, runs, paper)
+    finite = [value for value in values if math.isfinite(value)]
+    sem = stdev(finite) / len(finite) ** 0.5 if len(finite) > 1 else None
+    mean = fmean(finite) if finite else math.nan
+    return Row(setting, method, metric, mean, sem, len(finite), paper)
 
 
 def hardware(device: str = "cpu") -> str:
@@ -104,3 +106,41 @@ def markdown(rows: Sequence[Row]) -> str:
 def number(r: Row) -> str:
     """Writes mean and standard error."""
     return f"{r.mean:.4f}" + (f" ± {r.sem:.4f}" if r.sem is not None else "")
+
+
+def pivot(rows: Sequence[Row]) -> str:
+    """Writes one Markdown table for each setting: metrics down, methods across.
+
+    The paper's number stands behind ours, in brackets.
+
+    Example:
+        >>> a, b = Row("toy", "a", "L1", 0.7, 0.01, 5, 0.8), Row("toy", "b", "L1", 0.5, None, 1)
+        >>> print(pivot([a, b]))
+        **toy**
+        <BLANKLINE>
+        | | a | b |
+        |---|---|---|
+        | L1 | 0.7000 ± 0.0100 (0.8000) | 0.5000 |
+    """
+    tables = []
+    for setting in dict.fromkeys(r.setting for r in rows):
+        own = [r for r in rows if r.setting == setting]
+        methods = list(dict.fromkeys(r.method for r in own))
+        cells = {(r.metric, r.method): r for r in own}
+        lines = [
+            f"**{setting}**",
+            "",
+            f"| | {' | '.join(methods)} |",
+            "|---" * (len(methods) + 1) + "|",
+        ]
+        for metric in dict.fromkeys(r.metric for r in own):
+            found = [cells.get((metric, method)) for method in methods]
+            lines.append(
+                f"| {metric} | {' | '.join('' if r is None else _cell(r) for r in found)} |"
+            )
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def _cell(r: Row) -> str:
+    return number(r) + ("" if r.paper is None else f" ({r.paper:.4f})")

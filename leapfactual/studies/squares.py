@@ -31,7 +31,7 @@ from torch import Tensor
 from ..bases import Uniform
 from ..checkpoints import Epoch
 from ..data import squares
-from ..errors import InputError, MissingExtra
+from ..errors import InputError
 from ..explain import LeapFactual
 from ..explanation import Explanation
 from ..fields import MLPField, VelocityField, expand_time
@@ -42,6 +42,7 @@ from ..leaps import blend, inject, leap
 from ..solvers import RK4
 from ..training import embed, fit
 from . import results
+from .figures import require_matplotlib, save
 from .results import Row
 
 if TYPE_CHECKING:
@@ -275,17 +276,6 @@ LIFTING, LANDING = "darkturquoise", "olive"
 TIMES = [n / 40 for n in range(41)]
 
 
-def require_matplotlib() -> None:
-    """Says how to get matplotlib, before any work is done, where it is missing."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(
-            "the figures need matplotlib, which is not installed. Run `pip install "
-            "'leapfactual[plot]'`."
-        ) from error
-
-
 def draw_panels(flow: Flow, path: Path) -> None:
     """Draws the five panels of the paper's figure."""
     from matplotlib.figure import Figure
@@ -318,8 +308,7 @@ def draw_panels(flow: Flow, path: Path) -> None:
         "Four squares: hollow points start, filled points arrive; the target is red",
         fontsize="medium",
     )
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=110)
+    save(figure, path)
 
 
 def _transport_panel(
@@ -423,5 +412,4 @@ def draw_alphas(rows: list[Row], path: Path) -> None:
         axes.set_title(kind)
         axes.set_ylim(-0.05, 1.05)
         axes.legend(frameon=False)
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=110)
+    save(figure, path)

@@ -1,0 +1,94 @@
+"""The demo: explains real digits with what the package ships, in seconds."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from ..explanation import Explanation
+from ..files import atomic
+from ..leaps import Stage
+from ..metrics import METRICS, judged
+from . import results
+from .figures import require_matplotlib, save, sheet, show
+from .morpho_mnist.shipping import load
+from .morpho_mnist.table import OURS, OURS_R
+
+PLANS: dict[str, tuple[Stage, ...]] = {
+    "counterfactual": OURS,
+    "reliable counterfactual": OURS_R,
+}
+MEASURED = ("validity", "L1", "questions", "milliseconds")
+
+
+def run(out: Path, command: str, progress: Callable[[float, str], None]) -> list[results.Row]:
+    """Explains the shipped digits with two plans; writes figures and a table, returns its rows.
+
+    Arguments:
+        out: The folder to write to.
+        command: How the demo was called, for the record.
+        progress: Is told the share that is done and what is going on.
+    """
+    require_matplotlib()
+    progress(0.0, "loading")
+    shipped = load()
+    x = shipped.digits.images
+    target = torch.randint(10, (len(x),), generator=torch.Generator().manual_seed(0))
+    judge = judged(shipped.judge)
+    rows, found = [], {}
+    for n, (name, plan) in enumerate(PLANS.items()):
+        progress((n + 0.5) / 4, f"explaining {len(x)} digits: {name}")
+        explainer = shipped.bundle.explainer(shipped.classifier, plan=plan)
+        e = found[name] = explainer.explain(x, target)
+        for metric in (*(METRICS[m] for m in MEASURED), judge):
+            rows.append(results.row("200 digits", name, metric.name, [metric.mean(e)]))
+    progress(0.6, "turning a digit of each class into every class")
+    first = torch.stack([(shipped.digits.labels == n).nonzero()[0, 0] for n in range(10)])
+    explainer = shipped.bundle.explainer(shipped.classifier)
+    every = torch.arange(10).repeat(10)
+    grid = explainer.explain(x[first].repeat_interleave(10, 0), every)
+    progress(0.8, "drawing")
+    draw_changes(list(found.values()), out / "changes.png")
+    draw_grid(grid, out / "grid.png")
+    results.write(out / "demo.json", rows, seed=0, command=command)
+    with atomic(out / "demo.md") as temporary:
+        temporary.write_text(results.pivot(rows) + "\n")
+    progress(1.0, "done")
+    return rows
+
+
+def draw_changes(found: Sequence[Explanation], path: Path, columns: int = 12) -> None:
+    """Draws digits, their counterfactuals and what changed: red was added, blue taken away."""
+    plain, reliable = found
+    crossed = (plain.source != plain.target).nonzero()[:, 0]
+    chosen = crossed[torch.linspace(0, len(crossed) - 1, columns).long()]
+    lines = (
+        ("digit", plain.x, None),
+        ("as the generator\nsees it", plain.reconstruction, None),
+        ("counterfactual", plain.counterfactual, None),
+        ("what changed", plain.counterfactual - plain.reconstruction, "bwr"),
+        ("reliable\ncounterfactual", reliable.counterfactual, None),
+        ("what changed", reliable.counterfactual - reliable.reconstruction, "bwr"),
+    )
+    figure, axes = sheet(len(lines), columns)
+    for row, (name, images, colours) in zip(axes, lines, strict=True):
+        row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=7)
+        for axis, n in zip(row, chosen.tolist(), strict=True):
+            show(axis, images[n], colours=colours)
+    for axis, n in zip(axes[0], chosen.tolist(), strict=True):
+        axis.set_title(f"{plain.source[n]} → {plain.target[n]}", fontsize=8)
+    save(figure, path)
+
+
+def draw_grid(found: Explanation, path: Path) -> None:
+    """Draws one digit of each class turned into every class."""
+    figure, axes = sheet(10, 11)
+    for n, row in enumerate(axes):
+        show(row[0], found.x[10 * n])
+        row[0].set_ylabel(str(n), rotation=0, ha="right", va="center", fontsize=8)
+        for k, axis in enumerate(row[1:]):
+            valid = bool(found.valid[10 * n + k])
+            show(axis, found.counterfactual[10 * n + k], None if valid else "tab:red")
+    for axis, title in zip(axes[0], ("digit", *(f"to {k}" for k in range(10))), strict=True):
+        axis.set_title(title, fontsize=8)
+    save(figure, path)

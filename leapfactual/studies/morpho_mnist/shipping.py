@@ -1,0 +1,94 @@
+"""What the package ships out of this study: a bundle, two networks and 200 test digits.
+
+``leapfactual study morpho-mnist`` writes them to its folder ``shipped``; the ones in the package
+are those of the published run's first seed. Weights are in half precision, which moves no answer.
+"""
+
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ...bundle import Bundle
+from ...classifiers import from_logits
+from ...data import Dataset
+from ...files import read_safetensors, write_safetensors
+from ...types import Classifier
+from .parts import Parts, judge_network, small_classifier
+from .table import OURS_R
+
+FORMAT = "leapfactual shipped 1"
+PER_CLASS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Shipped:
+    """Is what the package ships.
+
+    Arguments:
+        bundle: Generator, flow and plan.
+        classifier: The classifier that it explains.
+        judge: An independent, stronger classifier.
+        digits: Test digits.
+    """
+
+    bundle: Bundle
+    classifier: Classifier
+    judge: Classifier
+    digits: Dataset
+
+
+def ship(parts: Parts, digits: Dataset, folder: Path) -> None:
+    """Writes what the package is to ship, from the parts of one seed."""
+    chosen = torch.cat([(digits.labels == n).nonzero()[:PER_CLASS, 0] for n in range(10)])
+    chosen = chosen.sort().values
+    images = digits.images[chosen]
+    classifier = from_logits(parts.network.cpu())
+    bundle = Bundle.make(
+        parts.vae.cpu(),
+        parts.our_flow.cpu(),
+        classifier,
+        digits.images[:2000],
+        classes=digits.classes,
+        plan=OURS_R,
+        judge="a small convolutional network for MNIST",
+    )
+    bundle.save(folder / "bundle", overwrite=True, half=True)
+    tensors = {
+        f"{name}/{key}": value.cpu()
+        for name, module in (("classifier", parts.network), ("judge", parts.judge))
+        for key, value in module.state_dict().items()
+    }
+    write_safetensors(tensors, folder / "networks.safetensors", {"format": FORMAT}, half=True)
+    pixels = {"images": (255 * images).round().byte(), "labels": digits.labels[chosen]}
+    write_safetensors(pixels, folder / "digits.safetensors", {"format": FORMAT})
+
+
+def load(folder: Path | None = None) -> Shipped:
+    """Returns what the package ships, or what :func:`ship` wrote to a folder.
+
+    Example:
+        >>> shipped = load()
+        >>> shipped.digits
+        Dataset(200 images of 1 × 28 × 28, 10 classes)
+        >>> explainer = shipped.bundle.explainer(shipped.classifier)
+        >>> explainer.explain(shipped.digits.images[:4], target=3)
+        Explanation(4 images to class 3: 4 valid, median 62 leaps)
+    """
+    if folder is None:
+        with as_file(files("leapfactual") / "shipped") as here:
+            return load(here)
+    remedy = "Install the package again."
+    _, tensors = read_safetensors(folder / "networks.safetensors", FORMAT, remedy)
+    _, pixels = read_safetensors(folder / "digits.safetensors", FORMAT, remedy)
+    networks: dict[str, nn.Module] = {"classifier": small_classifier(), "judge": judge_network()}
+    for name, network in networks.items():
+        prefix = f"{name}/"
+        own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        network.load_state_dict(own)
+        network.eval().requires_grad_(False)
+    digits = Dataset(pixels["images"] / 255, pixels["labels"], tuple("0123456789"))
+    classifier, judge = (from_logits(network) for network in networks.values())
+    return Shipped(Bundle.load(folder / "bundle"), classifier, judge, digits)
