@@ -212,7 +212,7 @@ class Bundle:
     def _likeness(self, classifier: Classifier) -> float:
         """Returns the share of probes that a classifier answers as the flow's own did.
 
-        Decisions must be equal; where both give probabilities, those must be near as well.
+        Where both give probabilities, those must be near; otherwise decisions must be equal.
         """
         p = classifier(self._on_device(self.probes))
         if not isinstance(p, Tensor) or p.shape != self.answers.shape:
@@ -223,10 +223,11 @@ class Bundle:
             )
         checks.probabilities(p, len(p), self.flow.classes, "the classifier's answer")
         p = p.float().cpu()
-        same = p.argmax(1) == self.answers.argmax(1)
         hard = (p.max(1).values == 1).all() or (self.answers.max(1).values == 1).all()
-        if not hard:
-            same &= (p - self.answers).abs().max(1).values < NEAR
+        if hard:
+            same = p.argmax(1) == self.answers.argmax(1)
+        else:
+            same = (p - self.answers).abs().max(1).values < NEAR
         return same.double().mean().item()
 
     def save(self, folder: str | Path, *, overwrite: bool = False, half: bool = False) -> None:

@@ -4,7 +4,7 @@ The networks of the paper are small. Launching their kernels one by one takes te
 running them; a recorded step launches them all at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -46,14 +46,15 @@ class Captured:
         if not self.enabled or shapes != self.shapes:
             return self.step(*tensors)
         self.calls += 1
-        if self.calls <= WARM_UP:
-            return self._beside(tensors)
-        if self.graph is None:
-            self.graph = self._record(tensors)
-        for kept, tensor in zip(self.inputs, tensors, strict=True):
-            kept.copy_(tensor)
-        self.graph.replay()
-        return self.output
+        with torch.cuda.device(self.generator.device):
+            if self.calls <= WARM_UP:
+                return self._beside(tensors)
+            if self.graph is None:
+                self.graph = self._record(tensors)
+            for kept, tensor in zip(self.inputs, tensors, strict=True):
+                kept.copy_(tensor)
+            self.graph.replay()
+            return self.output
 
     def _beside(self, tensors: tuple[Tensor, ...]) -> Tensor:
         """Takes a step on a stream of its own, as steps must run before they are recorded."""
@@ -74,7 +75,7 @@ class Captured:
 
 
 def optimiser(
-    kind: type[Adam], parameters: list[Tensor], learning_rate: float, weight_decay: float = 0.0
+    kind: type[Adam], parameters: Sequence[Tensor], learning_rate: float, weight_decay: float = 0.0
 ) -> Adam:
     """Returns an Adam whose steps can be recorded where the parameters are on a GPU."""
     if parameters[0].device.type != "cuda":

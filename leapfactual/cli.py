@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import Tensor
 
 from . import __version__
-from .errors import LeapError
+from .errors import InputError, LeapError
 from .studies import results
 
 app = typer.Typer(
@@ -138,12 +138,13 @@ def study_morpho_mnist(
     from .studies import morpho_mnist
 
     morpho_mnist.require()
+    _check_device(device)
     settings = morpho_mnist.QUICK if quick else morpho_mnist.Settings()
     settings = replace(settings, seed=seed, runs=runs or settings.runs)
     flag = " --quick" if quick else ""
     command = (
         f"leapfactual study morpho-mnist{flag} --runs {settings.runs} --seed {seed} "
-        f"--device {device}"
+        f"--device {device}" + (f" --digits {digits}" if digits else "")
     )
     train_set, test_set = sets.digits("train", digits), sets.digits("test", digits)
     lpips = LPIPS.load("alexnet")
@@ -275,6 +276,19 @@ def _progress(what: str) -> Iterator[Callable[[float, str], None]]:
             bar.update(task, completed=done, description=message)
 
         yield move
+
+
+def _check_device(name: str) -> None:
+    """Wants a device that torch can compute on."""
+    import torch
+
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"`--device {name}` cannot be used ({reason}). Use cpu, or cuda with a GPU."
+        ) from error
 
 
 def _show(title: str, rows: list[results.Row]) -> None:

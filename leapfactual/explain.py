@@ -5,7 +5,8 @@ it does not know who answers. A network answers at once, a crowd may take a day,
 from a list, and answers that were kept replay to the same result, because steps are fixed and
 nothing is random.
 
-No question is asked whose answer cannot matter. Images whose next leap would not move them wait.
+No question is asked whose answer cannot matter. Images whose next leap would not move them wait,
+and so do images of the target class while tightening, which would bring them back, is ahead.
 Where nothing is lifted (``lift = 0``), the path does not depend on the answers: the classifier is
 asked when the next stage needs its answer, or about the end of the plan, and afterwards, step by
 step backwards, only about images that are not in the target class there.
@@ -139,19 +140,24 @@ class LeapFactual(Explainer):
         image, p = yield from self._ask(z)
         c = self.flow.condition(p)
         walk = _Walk(y, z, image, p, self.keep_path)
-        for stage in self.plan:
+        for number, stage in enumerate(self.plan):
             if walk.unheard and stage.n and not stage.blind:
-                c = yield from self._hear(walk, walk.everyone, *walk.postponed.pop())
+                taken, last = walk.postponed.pop()
+                rows = (taken > 0).nonzero()[:, 0]
+                heard = yield from self._hear(walk, rows, taken, last)
+                c = c.index_copy(0, rows, heard)
             if isinstance(stage, Tightening):
                 z, c = yield from self._tighten(walk, stage.n)
                 continue
+            goes_back = any(isinstance(later, Tightening) for later in self.plan[number:])
+            waits = (walk.source == walk.target) & goes_back
             for _ in range(stage.n):
-                moving = stage.moves(c, c_target).nonzero()[:, 0]
+                moving = (stage.moves(c, c_target) & ~waits).nonzero()[:, 0]
                 if not len(moving):
                     break
-                rows = z[moving], c[moving], c_target[moving]
+                given = z[moving], c[moving], c_target[moving]
                 with counted(self.flow.field) as evaluations:
-                    moved = leap(self.flow, *rows, lift=stage.lift, land=stage.land)
+                    moved = leap(self.flow, *given, lift=stage.lift, land=stage.land)
                 z = z.index_copy(0, moving, moved)
                 walk.move(moving, z, len(evaluations))
                 if stage.blind:
@@ -164,9 +170,8 @@ class LeapFactual(Explainer):
         return walk.explanation(x, leaps, time.perf_counter() - started)
 
     def _tighten(self, walk: "_Walk", n: int) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Goes back towards the start: to the boundary, or all the way where there is none."""
+        """Goes back towards the start with all that have crossed into the target class."""
         yield from self._catch_up(walk)
-        walk.return_home()
         rows = walk.crossed()
         outside = walk.start[rows]
         for _ in range(n if len(rows) else 0):
@@ -220,7 +225,6 @@ class _Walk:
         self.everyone = torch.arange(len(z), device=z.device)
         self.start, self.reconstruction, self.source = z, image, p.argmax(1)
         self.target, self.z, self.image, self.p = target, z.clone(), image.clone(), p.clone()
-        self.first_p = p
         self.reached = self.source == target
         self.first = torch.where(self.reached, 0, -1)
         self.leaps, self.taken, self.evaluations = (torch.zeros_like(target) for _ in range(3))
@@ -250,12 +254,6 @@ class _Walk:
     def crossed(self) -> Tensor:
         """Returns who has come into the target class from outside."""
         return (self.reached & (self.source != self.target)).nonzero()[:, 0]
-
-    def return_home(self) -> None:
-        """Gives images that were in the target class from the start back as they were."""
-        home = self.source == self.target
-        self.z[home], self.image[home] = self.start[home], self.reconstruction[home]
-        self.p[home], self.leaps[home] = self.first_p[home], 0
 
     def hear(self, rows: Tensor, taken: Tensor, z: Tensor, image: Tensor, p: Tensor) -> None:
         """Notes an answer; the last iterate in the target class stays, or else the last."""

@@ -1,5 +1,6 @@
 """Files: written to a temporary name first and then renamed, read without unpickling."""
 
+import json
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from .errors import InputError
 
-HALF = (torch.float16, torch.bfloat16)
+HALVED = "halved"
 
 
 @contextmanager
@@ -55,17 +56,23 @@ def write_safetensors(
         tensors: The tensors, by name.
         path: The file.
         metadata: What else to say, ``format`` among it.
-        half: Whether to write floating-point numbers in half precision.
+        half: Whether to write kernels and matrices in half precision. Rows, which are biases and
+            statistics and weigh little, are written in full.
     """
+    kept = {name: value.contiguous() for name, value in tensors.items()}
+    if half:
+        small = {name: value.half() for name, value in kept.items() if _bears_half(value)}
+        kept |= small
+        metadata = {**metadata, HALVED: json.dumps(sorted(small))}
     with atomic(path) as temporary:
-        save_file(
-            {
-                name: (value.half() if half and value.is_floating_point() else value).contiguous()
-                for name, value in tensors.items()
-            },
-            temporary,
-            metadata,
-        )
+        save_file(kept, temporary, metadata)
+
+
+def _bears_half(value: Tensor) -> bool:
+    if value.dtype != torch.float32 or value.ndim < 2:
+        return False
+    error = (value.half().float() - value).abs()
+    return bool((error <= 1e-3 * value.abs() + 1e-6).all())
 
 
 def read_safetensors(
@@ -88,9 +95,10 @@ def read_safetensors(
                     f"{path} must be a `{wanted}`, got `{metadata.get('format')}`. {remedy}"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return metadata, {
-                name: value.float() if value.dtype in HALF else value
-                for name, value in tensors.items()
-            }
-    except (SafetensorError, OSError) as error:
+            for name in json.loads(metadata.get(HALVED, "[]")):
+                tensors[name] = tensors[name].float()
+            return metadata, tensors
+    except InputError:
+        raise
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is no whole safetensors file ({error}). {remedy}") from error

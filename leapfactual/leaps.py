@@ -133,8 +133,8 @@ def tighten(n: int) -> Tightening:
     Each of the ``n`` questions halves the stretch, on the straight line from the image's latent to
     its counterfactual's, in which the class changes. The counterfactual moves to the nearest point
     that was seen inside the class; it is never given up for one outside. An image that was in the
-    target class from the start goes back all the way. No flow is needed. Put it after blending:
-    the result is nearer to the image, and few large leaps do almost as well as many small ones.
+    target class from the start stays as it is. No flow is needed. Put it after blending: the
+    result is nearer to the image, and few large leaps do almost as well as many small ones.
 
     Example:
         >>> tighten(6)

@@ -237,9 +237,13 @@ def fit(
         flow.standardise(z)
     else:
         _warn_of_scale(z, flow.base.std)
-    adam = make_optimiser(
-        OPTIMISERS[optimiser], list(flow.field.parameters()), learning_rate, weight_decay
-    )
+    parameters = list(flow.field.parameters())
+    if not parameters:
+        raise InputError(
+            f"there is nothing to train: {type(flow.field).__name__} has no parameters. Build the "
+            "flow with a field such as MLPField."
+        )
+    adam = make_optimiser(OPTIMISERS[optimiser], parameters, learning_rate, weight_decay)
     training = Training(
         settings={**asdict(settings), "flow": flow.config()},
         data="" if checkpoint is None else _fingerprint(z, p),

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import leapfactual as lf
 from leapfactual import cli
 from leapfactual.data import packages
+from leapfactual.errors import InputError
 from leapfactual.studies import demo
 
 run = CliRunner().invoke
@@ -46,6 +47,14 @@ def test_demo_writes_what_it_says(tmp_path, monkeypatch):
     assert found["reliable counterfactual", "oracle"] > 0.9
     assert found["reliable counterfactual", "oracle"] > found["counterfactual", "oracle"]
     assert found["reliable counterfactual", "L1"] > found["counterfactual", "L1"]
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path):
+    arguments = ["study", "morpho-mnist", "--device", "gpu", "--out", str(tmp_path / "out")]
+    result = run(cli.app, arguments)
+    assert isinstance(result.exception, InputError)
+    assert "`--device gpu` cannot be used" in str(result.exception)
+    assert not (tmp_path / "out").exists()
 
 
 def test_study_takes_its_options(tmp_path):

@@ -251,7 +251,7 @@ def test_medial_axes_agree_with_scikit_image_up_to_ties():
 def test_morphometrics_of_a_batch_are_those_of_its_images_and_of_many_workers(
     measured, monkeypatch
 ):
-    monkeypatch.setattr(morphology, "CHUNK", {"cpu": 7})
+    monkeypatch.setattr(morphology, "PIXELS", {"cpu": 7 * 28**2})
     for found in (morphometrics(DIGITS[:20]), morphometrics(DIGITS[:20], workers=2)):
         for name in morphology.NAMES:
             torch.testing.assert_close(found[name], measured[name][:20])
@@ -388,7 +388,15 @@ def test_perceptual_distances_are_to_the_reconstruction_or_the_input():
     assert set(seen) == {(12, 1, 64, 64)}
     assert near.mean > 0
     same = dataclasses.replace(found, x=found.counterfactual)
-    assert evaluate(same, [perceptual(distance, "x")])["LPIPS"].mean == 0
+    both = evaluate(same, [perceptual(distance), perceptual(distance, "x")])
+    assert both["LPIPS to input"].mean == 0
+    assert both["LPIPS"].mean == near.mean
+    with pytest.raises(InputError, match="two metrics called `LPIPS`"):
+        evaluate(found, [perceptual(distance), perceptual(distance)])
+    with pytest.raises(InputError, match="`against` must be"):
+        perceptual(distance, "input")
+    with pytest.raises(InputError, match="not for rows"):
+        evaluate(explained(), [perceptual(distance)])
 
 
 def test_the_frechet_distance_is_that_of_gaussians():
@@ -412,6 +420,8 @@ def test_realism_counts_valid_counterfactuals_and_resamples():
     assert score.mean == pytest.approx(0, abs=1e-9)
     assert 0 < score.sem < 1
     assert evaluate(found, [realism(lambda x: x, real + 3)])["Fréchet"].mean > 9
+    nowhere = dataclasses.replace(found, label=1 - found.target)
+    assert np.isnan(evaluate(nowhere, [realism(lambda x: x, real)])["Fréchet"].mean)
 
 
 def l1(a, b):
@@ -431,7 +441,6 @@ def test_stability_is_the_way_that_counterfactuals_move():
     oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.5)
     x, _ = oracle.sample(10)
     explainer = lf.LeapFactual(Identity(), oracle.classifier, oracle.flow(), [lf.blend(20, 0.1)])
-    x = x.clamp(0, 1)
     found = explainer.explain(x, 1)
     still, moved = (stability(explainer, found, l1, noise=n) for n in (0.0, 0.05))
     assert not still.any()

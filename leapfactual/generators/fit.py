@@ -209,7 +209,11 @@ def fit(
                     checks.images(x, "images")
                 if augment is not None:
                     x = augment(x, generator)
-                given = [] if conditions is None else [conditions[rows].to(device)]
+                given = (
+                    []
+                    if conditions is None
+                    else [conditions[rows.to(conditions.device)].to(device)]
+                )
                 total += take(x, *given) * len(rows)
             training.losses.append(_finite(total.item() / len(images), epoch, learning_rate))
             if checkpoint is not None:

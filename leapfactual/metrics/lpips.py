@@ -163,8 +163,8 @@ class LPIPS(nn.Module):
             heads: That of the published heads, with names such as ``lin0.model.1.weight``.
         """
         names = (name for name in backbone if name.startswith("features."))
-        found = [backbone[name] for name in sorted(names, key=_place)]
         try:
+            found = [backbone[name] for name in sorted(names, key=_place)]
             for n, convolution in enumerate(self.convolutions):
                 weight, bias = (value.to(torch.float32) for value in found[2 * n : 2 * n + 2])
                 convolution.load_state_dict({"weight": weight, "bias": bias})

@@ -69,7 +69,7 @@ def cout(classifier: Classifier, name: str = "COUT", batch_size: int = 1024) -> 
 def perceptual(
     distance: Callable[[Tensor, Tensor], Tensor],
     against: str = "reconstruction",
-    name: str = "LPIPS",
+    name: str | None = None,
     batch_size: int = 256,
 ) -> Metric:
     """Makes a metric of a distance between images such as :class:`LPIPS`.
@@ -79,19 +79,23 @@ def perceptual(
     Arguments:
         distance: From two batches of images to one value for each pair.
         against: ``reconstruction``, or ``x`` for the input.
-        name: What to call it.
+        name: What to call it; LPIPS, or LPIPS to input, when not given.
         batch_size: How many pairs at a time.
     """
+    if against not in ("reconstruction", "x"):
+        raise InputError(f"`against` must be 'reconstruction' or 'x', got {against!r}.")
 
     @torch.no_grad()
     def function(e: Explanation) -> Tensor:
+        if e.x.ndim != 4:
+            raise InputError("a perceptual distance is for images (B, C, H, W), not for rows.")
         other: Tensor = getattr(e, against)
         pairs = zip(
             torch.split(e.counterfactual, batch_size), torch.split(other, batch_size), strict=True
         )
         return torch.cat([distance(_enlarged(a), _enlarged(b)) for a, b in pairs]).double()
 
-    return Metric(name, False, function)
+    return Metric(name or ("LPIPS" if against != "x" else "LPIPS to input"), False, function)
 
 
 def _enlarged(x: Tensor) -> Tensor:
@@ -186,7 +190,8 @@ def stability(
     generator = torch.Generator().manual_seed(seed)
     x = explanation.x
     shift = noise * torch.randn(x.shape, generator=generator, dtype=x.dtype)
-    again = explainer.explain((x + shift.to(x.device)).clamp(0, 1), explanation.target)
+    moved = x + shift.to(x.device)
+    again = explainer.explain(moved.clamp(0, 1) if x.ndim == 4 else moved, explanation.target)
     return distance(explanation.counterfactual, again.counterfactual)
 
 

@@ -171,6 +171,10 @@ def evaluate(
         metric = METRICS.get(chosen) if isinstance(chosen, str) else chosen
         if metric is None:
             raise InputError(f"`{chosen}` is not a metric: there are {', '.join(METRICS)}.")
+        if metric.name in scores:
+            raise InputError(
+                f"there are two metrics called `{metric.name}`. Give one of them another name."
+            )
         scores[metric.name] = score(metric, explanation, seed)
     return scores
 
@@ -181,6 +185,8 @@ def score(metric: Metric, explanation: Explanation, seed: int = 0) -> Score:
     if metric.summary is not None:
         generator = torch.Generator().manual_seed(seed)
         n = len(values)
+        if not n:
+            return Score(float("nan"), float("nan"), None)
         draws = torch.stack(
             [
                 metric.summary(values[torch.randint(n, (n,), generator=generator)])

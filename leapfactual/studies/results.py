@@ -56,7 +56,7 @@ def row(
 
 def hardware(device: str = "cpu") -> str:
     """Names the machine that the numbers come from."""
-    if device != "cpu":
+    if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {os.cpu_count()} cores"
 
@@ -77,7 +77,7 @@ def write(
 ) -> None:
     """Writes the rows as JSON, with seed, command, hardware and versions."""
     content = {
-        "rows": [asdict(r) for r in rows],
+        "rows": [{k: _or_none(v) for k, v in asdict(r).items()} for r in rows],
         "seed": seed,
         "command": command,
         "hardware": hardware(device),
@@ -85,6 +85,11 @@ def write(
     }
     with atomic(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _or_none(value: object) -> object:
+    """Returns None for what JSON cannot say."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -86,11 +86,14 @@ def measure_probes(parts: Parts, x: Tensor, workers: int) -> dict[str, float]:
             for name, flow in (("paper's flow", parts.flow), ("our flow", parts.our_flow))
         }
     labels, classes = p.argmax(1), F.one_hot(p.argmax(1), 10).float()
-    shapes = torch.stack([morphometrics(images, workers)[name] for name in NAMES], 1).to(z1)
+    measured = morphometrics(images, workers)
+    shapes = torch.stack([measured[name] for name in NAMES], 1).to(z1)
+    whole = shapes.isfinite().all(1)
     numbers = {}
     for name, z in (("z1", z1), *((f"z0, {name}", z0) for name, z0 in lifted.items())):
         numbers[f"probe | {name} | class accuracy"] = class_accuracy(z, labels)
-        for measure, share in zip(NAMES, explained(z, classes, shapes), strict=True):
+        shares = explained(z[whole], classes[whole], shapes[whole])
+        for measure, share in zip(NAMES, shares, strict=True):
             numbers[f"probe | {name} | variance of {measure}"] = share
     return numbers
 

@@ -51,14 +51,15 @@ def draw(
 
 @torch.no_grad()
 def one_of_each(parts: Parts, x: Tensor) -> Tensor:
-    """Returns the first digit of each class whose class survives the generator."""
+    """Returns a digit of each class, if possible one whose class survives the generator."""
     x = x[:1000]
     classify = from_logits(parts.network)
     seen, kept = classify(x).argmax(1), classify(parts.vae.decode(parts.vae.encode(x))).argmax(1)
-    first = [((seen == n) & (kept == n)).nonzero() for n in range(10)]
-    return x[
-        torch.cat([rows[:1, 0] if len(rows) else torch.zeros_like(seen[:1]) for rows in first])
-    ]
+    rows = []
+    for n in range(10):
+        sure = (2 * (seen == n) + (kept == n)).argmax()
+        rows.append(sure)
+    return x[torch.stack(rows)]
 
 
 def draw_methods(

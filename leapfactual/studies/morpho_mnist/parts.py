@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,12 +13,14 @@ from ...captured import Captured, optimiser, set_rate
 from ...checkpoints import rate
 from ...classifiers import from_logits
 from ...fields import MLPField
-from ...files import atomic
+from ...files import read_safetensors, write_safetensors
 from ...flow import Flow
 from ...generators import VAE, ConditionalVAE
 from ...generators import fit as fit_generator
 from ...solvers import Dopri5, Midpoint
 from ...training import embed, fit
+
+FORMAT = "leapfactual parts 1"
 
 
 @dataclass(frozen=True)
@@ -248,17 +249,16 @@ def train(
 def write_parts(modules: Mapping[str, nn.Module], path: Path) -> None:
     """Writes the weights of some parts to one file."""
     tensors = {
-        f"{name}/{key}": value.contiguous()
+        f"{name}/{key}": value
         for name, module in modules.items()
         for key, value in module.state_dict().items()
     }
-    with atomic(path) as temporary:
-        save_file(tensors, temporary)
+    write_safetensors(tensors, path, {"format": FORMAT})
 
 
 def read_parts(modules: Mapping[str, nn.Module], path: Path) -> list[str]:
     """Reads what :func:`write_parts` wrote into the parts, and returns the names of those."""
-    tensors = load_file(path)
+    _, tensors = read_safetensors(path, FORMAT, "Delete it to train anew.")
     done = []
     for name, module in modules.items():
         prefix = f"{name}/"

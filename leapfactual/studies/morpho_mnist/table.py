@@ -119,7 +119,7 @@ class Table:
             cout(from_logits(parts.network)),
             realism(judge_features(parts.judge), x),
             perceptual(lpips),
-            perceptual(lpips, "x", "LPIPS to input"),
+            perceptual(lpips, "x"),
         ]
         self.strokes: list[tuple[Tensor, dict[str, Tensor]]] = []
 
