@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from .errors import InputError
-from .files import atomic, read_safetensors
+from .errors import InputError, TrainingError
+from .files import atomic, below, read_safetensors
 
 FORMAT = "leapfactual checkpoint 1"
 ADAM = ("step", "exp_avg", "exp_avg_sq")
@@ -35,6 +35,16 @@ def rate(schedule: str, largest: float, step: int, steps: int) -> float:
     if schedule == "constant":
         return largest
     return largest * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+def finite(loss: float, epoch: int, learning_rate: float, advice: str = "") -> float:
+    """Returns the mean loss of an epoch, or says that training diverged, with what to try."""
+    if not math.isfinite(loss):
+        raise TrainingError(
+            f"training diverged in epoch {epoch + 1}: the loss is {loss}. Lower learning_rate "
+            f"(now {learning_rate:g}){advice}."
+        )
+    return loss
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ class Training:
             for name, mean in self.averages.items():
                 mean.copy_(tensors[f"ema/{name}"])
             for name, module in self.modules.items():
-                module.load_state_dict(_below(tensors, f"module/{name}/"))
+                module.load_state_dict(below(tensors, f"module/{name}/"))
             for name, optimiser in self.optimisers.items():
                 if not any(key.startswith(f"optimiser/{name}/") for key in tensors):
                     raise KeyError(f"optimiser/{name}")
@@ -149,7 +159,3 @@ class Training:
                 f"the checkpoint {path} was written for other data. "
                 "Resume with the same data, or delete the checkpoint to start anew."
             )
-
-
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

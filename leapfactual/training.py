@@ -14,9 +14,9 @@ from torch import Tensor
 from . import checks
 from .captured import Captured, set_rate
 from .captured import optimiser as make_optimiser
-from .checkpoints import Epoch, Training, rate, reseed
+from .checkpoints import Epoch, Training, finite, rate, reseed
 from .couplings import COUPLINGS
-from .errors import InputError, TrainingError
+from .errors import InputError
 from .fields import FIELDS
 from .flow import Flow
 from .types import Batched, Classifier, Generator
@@ -276,7 +276,8 @@ def fit(
             for n, rows in enumerate(batches, epoch * len(batches)):
                 set_rate(adam, rate(schedule, learning_rate, n, epochs * len(batches)))
                 total += take(z[rows], c[rows]) * len(rows)
-            training.losses.append(_finite(total.item() / len(z), epoch, learning_rate))
+            advice = ", or pass standardise=True if the latents are large"
+            training.losses.append(finite(total.item() / len(z), epoch, learning_rate, advice))
             if checkpoint is not None:
                 training.write(Path(checkpoint))
             if on_epoch is not None:
@@ -286,15 +287,6 @@ def fit(
         flow.eval()
     training.finish()
     return list(training.losses)
-
-
-def _finite(loss: float, epoch: int, learning_rate: float) -> float:
-    if not math.isfinite(loss):
-        raise TrainingError(
-            f"training diverged in epoch {epoch + 1}: the loss is {loss}. Lower learning_rate "
-            f"(now {learning_rate:g}), or pass standardise=True if the latents are large."
-        )
-    return loss
 
 
 def _warn_of_scale(z: Tensor, std: float) -> None:

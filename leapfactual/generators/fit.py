@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from .. import checks
 from ..captured import Captured, optimiser, set_rate
-from ..checkpoints import Epoch, Training, rate, reseed
-from ..errors import InputError, TrainingError
+from ..checkpoints import Epoch, Training, finite, rate, reseed
+from ..errors import InputError
 from ..pictures import save_grid
 from .vae import VAE, ConditionalVAE
 
@@ -215,7 +215,7 @@ def fit(
                     else [conditions[rows.to(conditions.device)].to(device)]
                 )
                 total += take(x, *given) * len(rows)
-            training.losses.append(_finite(total.item() / len(images), epoch, learning_rate))
+            training.losses.append(finite(total.item() / len(images), epoch, learning_rate))
             if checkpoint is not None:
                 training.write(Path(checkpoint))
             if look is not None:
@@ -308,15 +308,6 @@ def _check(
     ):
         if value not in known:
             raise InputError(f"`{name}` must be one of {list(known)}, got {value!r}.")
-
-
-def _finite(loss: float, epoch: int, rate: float) -> float:
-    if not math.isfinite(loss):
-        raise TrainingError(
-            f"training diverged in epoch {epoch + 1}: the loss is {loss}. Lower learning_rate "
-            f"(now {rate:g})."
-        )
-    return loss
 
 
 def _fingerprint(images: Indexed, sample: Tensor, conditions: Tensor | None) -> str:

@@ -50,7 +50,7 @@ from .effects import measure_effects, measure_probes
 from .figures import draw
 from .parts import QUICK, Settings, train
 from .shipping import ship
-from .table import COLUMNS, METHODS, PAPER, Table
+from .table import COLUMNS, PAPER, Table
 
 __all__ = ["QUICK", "Settings", "run"]
 
@@ -103,7 +103,7 @@ def run(
         table = Table(parts, digits, target, settings, lpips.to(device), workers)
         work: dict[str, Callable[[], dict[str, float]]] = {
             f"{method}, {setting}": partial(table.measure, setting, method)
-            for setting, method in METHODS
+            for setting, method in table.explainers
         }
         work["effects"] = partial(measure_effects, parts, digits[few], target[few])
         work["probes"] = partial(measure_probes, parts, digits, workers)
@@ -184,7 +184,8 @@ def _same_study(out: Path, settings: Settings, device: str, *sets: Dataset) -> N
     del current["runs"], current["seed"]
     digest = hashlib.sha256()
     for part in sets:
-        digest.update(part.images.numpy().tobytes() + part.labels.numpy().tobytes())
+        digest.update(part.images.contiguous().numpy().data)
+        digest.update(part.labels.contiguous().numpy().data)
     current |= {"device": device, "digits": digest.hexdigest()}
     if path.exists():
         before = _read(path)

@@ -13,7 +13,7 @@ from ...captured import Captured, optimiser, set_rate
 from ...checkpoints import rate
 from ...classifiers import from_logits
 from ...fields import MLPField
-from ...files import read_safetensors, write_safetensors
+from ...files import below, read_safetensors, write_safetensors
 from ...flow import Flow
 from ...generators import VAE, ConditionalVAE
 from ...generators import fit as fit_generator
@@ -246,14 +246,14 @@ def train(
     return parts
 
 
-def write_parts(modules: Mapping[str, nn.Module], path: Path) -> None:
-    """Writes the weights of some parts to one file."""
+def write_parts(modules: Mapping[str, nn.Module], path: Path, half: bool = False) -> None:
+    """Writes the weights of some parts to one file, in half precision if asked."""
     tensors = {
         f"{name}/{key}": value
         for name, module in modules.items()
         for key, value in module.state_dict().items()
     }
-    write_safetensors(tensors, path, {"format": FORMAT})
+    write_safetensors(tensors, path, {"format": FORMAT}, half)
 
 
 def read_parts(modules: Mapping[str, nn.Module], path: Path) -> list[str]:
@@ -261,8 +261,7 @@ def read_parts(modules: Mapping[str, nn.Module], path: Path) -> list[str]:
     _, tensors = read_safetensors(path, FORMAT, "Delete it to train anew.")
     done = []
     for name, module in modules.items():
-        prefix = f"{name}/"
-        own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        own = below(tensors, f"{name}/")
         if own:
             module.load_state_dict(own)
             module.eval().requires_grad_(False)

@@ -16,7 +16,7 @@ from ...classifiers import from_logits
 from ...data import Dataset
 from ...files import read_safetensors, write_safetensors
 from ...types import Classifier
-from .parts import Parts, judge_network, small_classifier
+from .parts import Parts, judge_network, read_parts, small_classifier, write_parts
 from .table import OURS_R
 
 FORMAT = "leapfactual shipped 1"
@@ -56,12 +56,8 @@ def ship(parts: Parts, digits: Dataset, folder: Path) -> None:
         judge="a small convolutional network for MNIST",
     )
     bundle.save(folder / "bundle", overwrite=True, half=True)
-    tensors = {
-        f"{name}/{key}": value.cpu()
-        for name, module in (("classifier", parts.network), ("judge", parts.judge))
-        for key, value in module.state_dict().items()
-    }
-    write_safetensors(tensors, folder / "networks.safetensors", {"format": FORMAT}, half=True)
+    networks = {"network": parts.network, "judge": parts.judge}
+    write_parts(networks, folder / "networks.safetensors", half=True)
     pixels = {"images": (255 * images).round().byte(), "labels": digits.labels[chosen]}
     write_safetensors(pixels, folder / "digits.safetensors", {"format": FORMAT})
 
@@ -80,15 +76,10 @@ def load(folder: Path | None = None) -> Shipped:
     if folder is None:
         with as_file(files("leapfactual") / "shipped") as here:
             return load(here)
-    remedy = "Install the package again."
-    _, tensors = read_safetensors(folder / "networks.safetensors", FORMAT, remedy)
-    _, pixels = read_safetensors(folder / "digits.safetensors", FORMAT, remedy)
-    networks: dict[str, nn.Module] = {"classifier": small_classifier(), "judge": judge_network()}
-    for name, network in networks.items():
-        prefix = f"{name}/"
-        own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        network.load_state_dict(own)
-        network.eval().requires_grad_(False)
+    networks: dict[str, nn.Module] = {"network": small_classifier(), "judge": judge_network()}
+    read_parts(networks, folder / "networks.safetensors")
+    path = folder / "digits.safetensors"
+    _, pixels = read_safetensors(path, FORMAT, "Install the package again.")
     digits = Dataset(pixels["images"] / 255, pixels["labels"], tuple("0123456789"))
     classifier, judge = (from_logits(network) for network in networks.values())
     return Shipped(Bundle.load(folder / "bundle"), classifier, judge, digits)

@@ -29,15 +29,6 @@ PLAN = (blend(15, 0.1),)
 PLAN_R = (blend(15, 0.1), inject(5, lift=0.0, land=0.1))
 OURS = (blend(60, 0.05), tighten(8))
 OURS_R = (blend(60, 0.05), inject(2, lift=0.1, land=0.2))
-METHODS = (
-    ("paper", "Opt-based"),
-    ("paper", "CGM-based"),
-    ("paper", "LeapFactual"),
-    ("paper", "LeapFactual_R"),
-    ("ours", "Opt-based, cross-entropy"),
-    ("ours", "LeapFactual"),
-    ("ours", "LeapFactual_R"),
-)
 STROKES = ("D(area)", "D(length)", "D(slant)", "D(thickness)", "D(width)", "D(height)")
 COLUMNS = ("ACC", "AUC", *STROKES)
 PAPER = {
