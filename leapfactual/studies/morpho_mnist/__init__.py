@@ -28,7 +28,9 @@ stronger classifier that nothing else was trained with.
 2,048 of the last 10,000 explained with some 90 combinations of flow and plan. A flow of width 256
 and depth 4 with EMA and a cosine rate did best; wider ones fit better and change more strokes.
 Soft conditions walk on inside the class, so that two injection leaps convince the judge, and
-tightening brings the plain counterfactual back to the boundary.
+tightening brings the plain counterfactual back to the boundary. Eight rounds of two more leaps and
+tightening walk along the boundary to where fewer strokes change: D(area), D(thickness) and
+D(slant) fall by 2 %, 2 % and 15 %, D(height) rises by 2 %.
 """
 
 import hashlib

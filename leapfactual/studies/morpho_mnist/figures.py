@@ -102,11 +102,12 @@ def draw_failures(parts: Parts, found: Explanation, path: Path, columns: int = 1
     crossed = found.source != found.target
     strokes = morphology_errors(found)["D(thickness)"].to(found.z.device)
     most = strokes.where(crossed & strokes.isfinite(), 0.0).argsort(descending=True)
-    groups = (
-        ("not reached", (crossed & ~found.valid).nonzero()[:, 0]),
-        ("judge disagrees", (crossed & found.valid & doubted).nonzero()[:, 0]),
-        ("thickness most changed", most),
-    )
+    found_in = {
+        "not reached": (crossed & ~found.valid).nonzero()[:, 0],
+        "judge disagrees": (crossed & found.valid & doubted).nonzero()[:, 0],
+        "thickness most changed": most,
+    }
+    groups = [(name, rows) for name, rows in found_in.items() if len(rows)]
     figure, axes = sheet(2 * len(groups), columns)
     for n, (name, rows) in enumerate(groups):
         axes[2 * n][0].set_ylabel(f"{name}:\ng(z)", rotation=0, ha="right", fontsize=7)

@@ -27,7 +27,7 @@ from .parts import Parts, Settings
 
 PLAN = (blend(15, 0.1),)
 PLAN_R = (blend(15, 0.1), inject(5, lift=0.0, land=0.1))
-OURS = (blend(60, 0.05), tighten(8))
+OURS = (blend(60, 0.05), tighten(8), *(blend(2, 0.05), tighten(8)) * 8)
 OURS_R = (blend(60, 0.05), inject(2, lift=0.1, land=0.2))
 STROKES = ("D(area)", "D(length)", "D(slant)", "D(thickness)", "D(width)", "D(height)")
 COLUMNS = ("ACC", "AUC", *STROKES)
