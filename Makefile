@@ -39,6 +39,7 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/couplings.py
 	$(BIN)/python benchmarks/questions.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/explain.py
 
 paper: $(VENV)/dev
 	$(BIN)/leapfactual study squares --out runs/squares

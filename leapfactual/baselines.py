@@ -22,6 +22,7 @@ from . import checks
 from .errors import InputError, NeedsGradient
 from .explain import Explainer
 from .explanation import Explanation
+from .pictures import Pictures, as_images
 from .types import Classifier, Generator
 
 LOSSES = ("squared", "cross_entropy")
@@ -79,8 +80,9 @@ class Optimization(Explainer):
         self.loss, self.anchor, self.weight_decay = loss, anchor, weight_decay
         self.epsilon, self.batch_size = epsilon, batch_size
 
-    def explain(self, x: Tensor, target: int | Tensor) -> Explanation:
+    def explain(self, x: Pictures, target: int | Tensor) -> Explanation:
         """See :meth:`Explainer.explain`."""
+        x = as_images(x)
         checks.images(x)
         y = checks.targets(target, len(x), self.classes, x.device)
         parts = zip(torch.split(x, self.batch_size), torch.split(y, self.batch_size), strict=True)
@@ -160,8 +162,9 @@ class ConditionalGenerator(Explainer):
         checks.positive(batch_size, "batch_size")
         self.generator, self.classifier, self.batch_size = generator, classifier, batch_size
 
-    def explain(self, x: Tensor, target: int | Tensor) -> Explanation:
+    def explain(self, x: Pictures, target: int | Tensor) -> Explanation:
         """See :meth:`Explainer.explain`."""
+        x = as_images(x)
         checks.images(x)
         y = checks.targets(target, len(x), self.generator.classes, x.device)
         parts = zip(torch.split(x, self.batch_size), torch.split(y, self.batch_size), strict=True)

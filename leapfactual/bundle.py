@@ -12,6 +12,7 @@ on the probes, and refuses another one unless it is asked to. Nothing in a bundl
 """
 
 import hashlib
+import html
 import json
 import math
 import shutil
@@ -22,9 +23,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import checks
+from .calibration import Rung
 from .classifiers import Preprocessing
 from .errors import InputError, MissingData
 from .explain import LeapFactual
@@ -32,7 +34,7 @@ from .fields import VelocityField
 from .files import read_safetensors, write_safetensors
 from .flow import Flow
 from .generators import saved
-from .leaps import STAGES, Stage
+from .leaps import STAGES, Stage, describe
 from .types import Classifier, Generator
 
 FORMAT = "leapfactual bundle 1"
@@ -64,6 +66,7 @@ class Bundle:
         training: How all this was trained, for the record; values that JSON can hold.
         agreement: Whether the classifier answers the same on reconstructions, for the record: what
             :meth:`Agreement.record` gives.
+        ladder: Plans by rising reliability, from :func:`calibrate`.
     """
 
     generator: Generator
@@ -76,6 +79,7 @@ class Bundle:
     preprocessing: Preprocessing | None = None
     training: Mapping[str, object] = field(default_factory=dict)
     agreement: Mapping[str, object] | None = None
+    ladder: tuple[Rung, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(str(name) for name in self.classes))
@@ -85,8 +89,12 @@ class Bundle:
                 f"`classes` must name each of the flow's {self.flow.classes} classes once, got "
                 f"{list(self.classes)}."
             )
-        if not self.plan or not all(isinstance(stage, Stage) for stage in self.plan):
-            raise InputError(f"`plan` must be a list of stages, got {self.plan!r}.")
+        for plan in (self.plan, *(rung.plan for rung in self.ladder)):
+            if not plan or not all(isinstance(stage, Stage) for stage in plan):
+                raise InputError(f"`plan` must be a list of stages, got {plan!r}.")
+        heights = [rung.reliability for rung in self.ladder]
+        if heights and (heights != sorted(heights) or heights[0] != 0 or heights[-1] != 1):
+            raise InputError(f"`ladder` must rise from 0 to 1, got {heights}.")
         checks.images(self.probes, "probes")
         checks.probabilities(self.answers, len(self.probes), self.flow.classes, "answers")
         if not len(self.probes):
@@ -124,8 +132,20 @@ class Bundle:
                 f"{checks.shape(back)}."
             )
 
+    @property
+    def device(self) -> torch.device:
+        """Where the flow is."""
+        return self.flow.mean.device
+
+    def to(self, device: torch.device | str) -> Self:
+        """Moves generator and flow to a device, and returns the bundle."""
+        self.flow.to(device)
+        if isinstance(self.generator, nn.Module):
+            self.generator.to(device)
+        return self
+
     def _on_device(self, x: Tensor) -> Tensor:
-        return x.to(self.flow.mean.device)
+        return x.to(self.device)
 
     @classmethod
     def make(
@@ -169,6 +189,22 @@ class Bundle:
             answers.float().cpu(),
             **record,
         )
+
+    def rung(self, reliability: float) -> Rung:
+        """Returns the first plan of the ladder that is at least that reliable.
+
+        Arguments:
+            reliability: From 0, just across the boundary, to 1, as typical as the class's own
+                images.
+        """
+        if not 0 <= checks.number(reliability, "reliability") <= 1:
+            raise InputError(f"`reliability` must be between 0 and 1, got {reliability!r}.")
+        if not self.ladder:
+            raise InputError(
+                "this bundle has one plan and no ladder of plans, so there is no choice of "
+                "reliability. Make it with `leapfactual fit`, or give a plan."
+            )
+        return next(rung for rung in self.ladder if rung.reliability >= reliability)
 
     def recognises(self, classifier: Classifier) -> bool:
         """Returns whether a classifier answers on the probes as the flow's own did."""
@@ -278,7 +314,15 @@ class Bundle:
             "shape": list(self.probes.shape[1:]),
             "classes": list(self.classes),
             "judge": self.judge,
-            "plan": [{"kind": _kind(s), **asdict(s)} for s in self.plan],
+            "plan": [_described(stage) for stage in self.plan],
+            "ladder": [
+                {
+                    "reliability": rung.reliability,
+                    "plan": [_described(stage) for stage in rung.plan],
+                    "numbers": dict(rung.numbers),
+                }
+                for rung in self.ladder
+            ],
             "preprocessing": self.preprocessing and self.preprocessing.config(),
             "training": dict(self.training),
             "agreement": self.agreement,
@@ -337,6 +381,7 @@ class Bundle:
                 preprocessing=None if wanted is None else _preprocessing(wanted),
                 training=dict(manifest["training"]),
                 agreement=manifest["agreement"],
+                ladder=tuple(_rung(**rung) for rung in manifest["ladder"]),
             )
         except (InputError, MissingData):
             raise
@@ -349,6 +394,16 @@ class Bundle:
     def __repr__(self) -> str:
         kind = type(self.generator).__name__
         return f"Bundle({kind}, {self.flow.features} features, {len(self.classes)} classes)"
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("explains", self.judge),
+            ("classes", ", ".join(self.classes)),
+            ("plan", describe(self.plan)),
+            *((f"reliability {r.reliability:.2f}", describe(r.plan)) for r in self.ladder),
+        ]
+        lines = (f"<tr><th>{n}</th><td>{html.escape(v)}</td></tr>" for n, v in facts)
+        return f"<p>{html.escape(repr(self))}</p><table>{''.join(lines)}</table>"
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -444,8 +499,14 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _kind(stage: Stage) -> str:
-    return next(name for name, kind in STAGES.items() if type(stage) is kind)
+def _described(stage: Stage) -> dict[str, object]:
+    kind = next(name for name, kind in STAGES.items() if type(stage) is kind)
+    return {"kind": kind, **asdict(stage)}
+
+
+def _rung(reliability: float, plan: list[dict[str, Any]], numbers: dict[str, float]) -> Rung:
+    stages = tuple(_stage(**stage) for stage in plan)
+    return Rung(stages, float(reliability), {str(k): float(v) for k, v in numbers.items()})
 
 
 def _stage(kind: str, **numbers: float) -> Stage:

@@ -14,8 +14,8 @@ step backwards, only about images that are not in the target class there.
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Coroutine
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -26,6 +26,7 @@ from .errors import InputError
 from .explanation import Explanation, Path
 from .flow import Flow
 from .leaps import Stage, Tightening, leap
+from .pictures import Pictures, as_images
 from .types import Classifier, Generator
 
 Dialogue = Coroutine[Tensor, Tensor, Explanation]
@@ -35,11 +36,12 @@ class Explainer(ABC):
     """Is what every method answers to: parameters in the constructor, data in :meth:`explain`."""
 
     @abstractmethod
-    def explain(self, x: Tensor, target: int | Tensor) -> Explanation:
+    def explain(self, x: Pictures, target: int | Tensor) -> Explanation:
         """Returns a counterfactual for each image.
 
         Arguments:
-            x: Images, with shape ``(B, C, H, W)`` and values in [0, 1], or rows ``(B, D)``.
+            x: Images, with shape ``(B, C, H, W)`` and values in [0, 1], or rows ``(B, D)``. Arrays
+                and pictures of Pillow are taken too, see :func:`leapfactual.pictures.as_images`.
             target: The class to reach: one for all images, or one per image, with shape ``(B,)``.
         """
 
@@ -115,12 +117,13 @@ class LeapFactual(Explainer):
     def __repr__(self) -> str:
         return f"LeapFactual({self.generator!r}, {self.flow.classes} classes, plan={self.plan})"
 
-    def explain(self, x: Tensor, target: int | Tensor) -> Explanation:
+    def explain(self, x: Pictures, target: int | Tensor) -> Explanation:
         """See :meth:`Explainer.explain`."""
         if self.classifier is None:
             raise InputError(
                 "there is no classifier to ask. Give one to LeapFactual, or answer its dialogue."
             )
+        x = as_images(x)
         checks.images(x)
         y = checks.targets(target, len(x), self.flow.classes, x.device)
         if not len(x):
@@ -139,7 +142,7 @@ class LeapFactual(Explainer):
         c_target = self.flow.one_hot(y)
         image, p = yield from self._ask(z)
         c = self.flow.condition(p)
-        walk = _Walk(y, z, image, p, self.keep_path)
+        walk = _Walk(y, z, image, p, self.generator.decode if self.keep_path else None)
         for number, stage in enumerate(self.plan):
             if walk.unheard and stage.n and not stage.blind:
                 taken, last = walk.postponed.pop()
@@ -220,7 +223,12 @@ class _Walk:
     """Keeps, for every image, the iterate to return and what was spent on it."""
 
     def __init__(
-        self, target: Tensor, z: Tensor, image: Tensor, p: Tensor, keep_path: bool
+        self,
+        target: Tensor,
+        z: Tensor,
+        image: Tensor,
+        p: Tensor,
+        decode: Callable[[Tensor], Tensor] | None,
     ) -> None:
         self.everyone = torch.arange(len(z), device=z.device)
         self.start, self.reconstruction, self.source = z, image, p.argmax(1)
@@ -231,7 +239,7 @@ class _Walk:
         self.questions = torch.ones_like(target)
         self.postponed: list[tuple[Tensor, Tensor]] = []
         self.unheard = False
-        self.keep_path = keep_path
+        self.keep_path, self.decode = decode is not None, decode
         self.path = [(self.everyone, self.taken.clone(), z)]
         self.answers = [(self.everyone, self.taken.clone(), p)]
 
@@ -298,7 +306,8 @@ class _Walk:
         for rows, taken, value in self.answers:
             p[rows, taken] = value.to(p)
         index = torch.arange(leaps + 1, device=z.device).minimum(self.taken[:, None])[:, :, None]
-        return Path(z.take_along_dim(index, 1), p.take_along_dim(index, 1), self.taken)
+        z, p = z.take_along_dim(index, 1), p.take_along_dim(index, 1)
+        return Path(z, p, self.taken, self.decode)
 
 
 @contextmanager

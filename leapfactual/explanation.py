@@ -1,14 +1,23 @@
-"""The result: everything that is known about a batch of counterfactuals."""
+"""The result: everything that is known about a batch of counterfactuals.
 
+An explanation shows itself: as a figure, an animation, a page, a table.
+"""
+
+import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from pathlib import Path as FilePath
+from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from . import checks
-from .errors import InputError
+from .errors import InputError, MissingExtra
+from .report import animation, cards, figure, thumbnails, write_page
+from .report.cards import numbers, picture
 
 
 class Status(StrEnum):
@@ -28,11 +37,13 @@ class Path:
         probabilities: What the classifier said of them, with shape ``(B, N + 1, K)``; NaN where it
             was not asked.
         taken: How many leaps each image took, with shape ``(B,)``.
+        decode: Makes images of the iterates: the generator's.
     """
 
     z: Tensor
     probabilities: Tensor
     taken: Tensor
+    decode: Callable[[Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -103,11 +114,15 @@ class Explanation:
     @property
     def reason(self) -> list[str]:
         """A sentence on each search, with what to try where it failed."""
+        return self.reasons([f"class {k}" for k in range(self.probabilities.shape[1])])
+
+    def reasons(self, classes: Sequence[str]) -> list[str]:
+        """Returns the same sentences with the classes called by their names."""
         rows = zip(
             self.status,
-            self.source.tolist(),
-            self.target.tolist(),
-            self.label.tolist(),
+            (classes[k] for k in self.source.tolist()),
+            (classes[k] for k in self.target.tolist()),
+            (classes[k] for k in self.label.tolist()),
             self.first.tolist(),
             self.leaps.tolist(),
             self.margin.tolist(),
@@ -132,7 +147,10 @@ class Explanation:
         return self._map(lambda tensor: tensor.to(device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Explanation":
-        path = self.path and Path(*(change(getattr(self.path, f.name)) for f in fields(Path)))
+        path = None
+        if self.path is not None:
+            moved = {name: change(getattr(self.path, name)) for name in _PATH}
+            path = Path(**moved, decode=self.path.decode)
         tensors = {name: change(getattr(self, name)) for name in _TENSORS}
         return Explanation(**tensors, path=path)
 
@@ -156,9 +174,102 @@ class Explanation:
             )
         path = None
         if paths:
-            path = Path(*(torch.cat([getattr(p, f.name) for p in paths]) for f in fields(Path)))
+            joined = {name: torch.cat([getattr(p, name) for p in paths]) for name in _PATH}
+            path = Path(**joined, decode=paths[0].decode)
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS}
         return Explanation(**tensors, path=path)
+
+    # -- showing --
+
+    def pictures(self, what: str = "counterfactual") -> list[Image.Image]:
+        """Returns the counterfactuals, or ``x`` or ``reconstruction``, as pictures of Pillow."""
+        if what not in ("x", "reconstruction", "counterfactual") or self.x.ndim != 4:
+            raise InputError(
+                f"there are pictures of `x`, `reconstruction` and `counterfactual`, for images; "
+                f"got {what!r} of shape {checks.shape(self.x)}."
+            )
+        return [picture(image) for image in getattr(self, what)]
+
+    def plot(self, rows: Sequence[int] | None = None) -> Any:  # noqa: ANN401 - a figure of matplotlib, which is not required
+        """Draws images, counterfactuals and what changed, as a figure of matplotlib.
+
+        Arguments:
+            rows: Which images; the first ten when not given.
+        """
+        return figure(self, rows)
+
+    def animate(self, path: str | FilePath, row: int = 0) -> None:
+        """Writes the way of one image as an animated GIF, WEBP or PNG.
+
+        Arguments:
+            path: The file.
+            row: Which image.
+        """
+        animation(self, path, row)
+
+    def report(
+        self,
+        path: str | FilePath,
+        *,
+        classes: Sequence[str] | None = None,
+        names: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        reliable: "Explanation | None" = None,
+        title: str = "Counterfactuals",
+    ) -> None:
+        """Writes a page to look at: one HTML file that needs nothing beside it.
+
+        Explain with ``keep_path=True`` to see the way and not only its ends.
+
+        Arguments:
+            path: The file.
+            classes: What the classes are called.
+            names: What the images are called.
+            columns: What the columns are called, for rows of numbers.
+            reliable: Reliable counterfactuals of the same images, to show beside.
+            title: The heading.
+        """
+        if reliable is not None and len(reliable) != len(self):
+            raise InputError(
+                f"`reliable` must be of the same {len(self)} images, got {len(reliable)}."
+            )
+        rows = self.x.ndim != 4
+        if rows and columns is None:
+            columns = [f"column {n + 1}" for n in range(self.x.shape[1])]
+        spread = self.x.std(0).tolist() if rows and len(self) > 1 else [1.0] * self.x.shape[1]
+        write_page(
+            path,
+            cards(
+                self, names=names or [f"image {n}" for n in range(len(self))], reliable=reliable
+            ),
+            title=title,
+            about=repr(self),
+            classes=classes or [str(k) for k in range(self.probabilities.shape[1])],
+            columns=columns if rows and columns else (),
+            spread=spread if rows else (),
+        )
+
+    def to_frame(self) -> Any:  # noqa: ANN401 - a table of pandas, which is not required
+        """Returns a table of pandas with a row for each image."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtra(
+                "a frame needs pandas, which is not installed. Run `pip install "
+                "'leapfactual[frame]'`."
+            ) from error
+        return pandas.DataFrame(
+            {
+                "source": self.source.tolist(),
+                "target": self.target.tolist(),
+                "status": [str(status) for status in self.status],
+                **{k: v for k, v in numbers(self).items() if k != "typicality"},
+                "reason": self.reason,
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        return thumbnails(self) if len(self) else f"<p>{html.escape(repr(self))}</p>"
 
     def __repr__(self) -> str:
         classes = sorted(set(self.target.tolist()))
@@ -169,19 +280,20 @@ class Explanation:
 
 
 _TENSORS = [f.name for f in fields(Explanation) if f.name != "path"]
+_PATH = ("z", "probabilities", "taken")
 
 
 def _sentence(
-    status: Status, source: int, target: int, label: int, first: int, leaps: int, margin: float
+    status: Status, source: str, target: str, label: str, first: int, leaps: int, margin: float
 ) -> str:
     if status is Status.ALREADY_THERE:
-        return f"class {target} from the start; returned after {leaps} leaps, margin {margin:.2f}"
+        return f"{target} from the start; returned after {leaps} leaps, margin {margin:.2f}"
     if status is Status.REACHED:
         return (
-            f"from class {source} to {target} by leap {first}; returned after {leaps} leaps, "
-            f"margin {margin:.2f}"
+            f"from {source} to {target} by leap {first}; returned after {leaps} leaps, margin "
+            f"{margin:.2f}"
         )
     return (
-        f"still class {label} after {leaps} leaps on the way from {source} to {target}, margin "
+        f"still {label} after {leaps} leaps on the way from {source} to {target}, margin "
         f"{margin:.2f}: try more leaps, a larger step size or a second stage"
     )

@@ -9,6 +9,8 @@ as far as the classifier allows.
 """
 
 import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -141,3 +143,56 @@ def tighten(n: int) -> Tightening:
         Tightening(n=6)
     """
     return Tightening(n)
+
+
+def describe(plan: Sequence[Stage]) -> str:
+    """Writes a plan in words.
+
+    Example:
+        >>> describe([blend(15, 0.1), inject(5, lift=0.0, land=0.1)])
+        'blend(15, 0.1), inject(5, 0, 0.1)'
+    """
+    words = []
+    for stage in plan:
+        if not isinstance(stage, Leaps):
+            words.append(f"tighten({stage.n})")
+        elif stage.lift == stage.land:
+            words.append(f"blend({stage.n}, {stage.lift:g})")
+        else:
+            words.append(f"inject({stage.n}, {stage.lift:g}, {stage.land:g})")
+    return ", ".join(words)
+
+
+def parse(text: str) -> tuple[Stage, ...]:
+    """Reads a plan as :func:`describe` writes it.
+
+    Example:
+        >>> parse("blend(15, 0.1), tighten(8)")
+        (Leaps(n=15, lift=0.1, land=0.1), Tightening(n=8))
+    """
+    makers: dict[str, Callable[..., Stage]] = {
+        "blend": blend,
+        "inject": inject,
+        "tighten": tighten,
+    }
+    counts = {"blend": 2, "inject": 3, "tighten": 1}
+    stages = []
+    rest = text.strip()
+    while rest:
+        found = re.match(r"(blend|inject|tighten)\s*\(([^()]*)\)\s*[,;]?\s*", rest)
+        try:
+            if found is None:
+                raise ValueError
+            name, numbers = found[1], [float(part) for part in found[2].split(",")]
+            if len(numbers) != counts[name] or numbers[0] != int(numbers[0]):
+                raise ValueError
+        except ValueError as error:
+            raise InputError(
+                f"`{text}` is no plan: it goes wrong at `{rest[:30]}`. Write blend(leaps, step), "
+                "inject(leaps, lift, land) or tighten(halvings), with commas between."
+            ) from error
+        stages.append(makers[name](int(numbers[0]), *numbers[1:]))
+        rest = rest[found.end() :]
+    if not stages:
+        raise InputError("the plan is empty. Write, for example, `blend(15, 0.1)`.")
+    return tuple(stages)

@@ -1,14 +1,65 @@
-"""Tensors to pictures: grids, PNG files."""
+"""Pictures to tensors and tensors to pictures: arrays, Pillow, grids, PNG files."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from . import checks
+from .errors import InputError
 from .files import atomic
+
+Pictures = Tensor | NDArray[Any] | Image.Image | Sequence[Image.Image]
+
+
+def as_images(pictures: Pictures) -> Tensor:
+    """Makes a batch of images in [0, 1] of what people have; tensors pass as they are.
+
+    Arguments:
+        pictures: A tensor; an array ``(N, H, W)``, ``(N, H, W, C)`` or ``(N, C, H, W)`` of bytes
+            or of numbers in [0, 1], or of rows ``(N, D)``; a picture of Pillow, or several of one
+            size.
+
+    Example:
+        >>> as_images(np.zeros((5, 28, 28), dtype=np.uint8)).shape
+        torch.Size([5, 1, 28, 28])
+    """
+    if isinstance(pictures, Tensor):
+        return pictures
+    if isinstance(pictures, Image.Image):
+        pictures = [pictures]
+    if not isinstance(pictures, np.ndarray):
+        pictures = _array(pictures)
+    x = torch.from_numpy(np.ascontiguousarray(pictures))
+    x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+    if x.ndim == 3:
+        return x[:, None]
+    if x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
+        return x.permute(0, 3, 1, 2).contiguous()
+    return x
+
+
+def _array(pictures: Sequence[Image.Image]) -> NDArray[Any]:
+    if not len(pictures) or not all(isinstance(p, Image.Image) for p in pictures):
+        kinds = sorted({type(p).__name__ for p in pictures}) or ["nothing"]
+        raise InputError(
+            f"images must be a tensor, an array or pictures of Pillow, got a list of "
+            f"{', '.join(kinds)}."
+        )
+    grey = all(p.mode in ("L", "1") for p in pictures)
+    arrays = [np.asarray(p.convert("L" if grey else "RGB")) for p in pictures]
+    shapes = sorted({array.shape[:2] for array in arrays})
+    if len(shapes) > 1:
+        raise InputError(
+            f"the pictures must be of one size, got {shapes[0]} and {shapes[-1]}. Resize them."
+        )
+    return np.stack(arrays)
 
 
 def grid(x: Tensor, columns: int | None = None, gap: int = 2) -> Image.Image:

@@ -51,3 +51,7 @@ class Batched(Protocol):
     def batches(self, batch_size: int) -> Iterator[Tensor]:
         """Yields batches of images, in order."""
         ...
+
+
+def silent(*_: object) -> None:
+    """Says nothing: where progress could be told, and nobody listens."""

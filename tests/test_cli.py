@@ -38,8 +38,9 @@ def test_demo_writes_what_it_says(tmp_path, monkeypatch):
     result = run(cli.app, ["demo", "--out", str(tmp_path / "demo")])
     assert result.exit_code == 0, result.output
     names = {p.name for p in (tmp_path / "demo").iterdir()}
-    assert names == {"changes.png", "grid.png", "demo.json", "demo.md"}
-    assert "Look at" in result.output
+    assert names == {"index.html", "changes.png", "grid.png", "demo.json", "demo.md"}
+    assert (tmp_path / "demo" / "index.html").read_text().count('"strip"') == demo.SHOWN
+    assert "in a browser" in result.output
     written = json.loads((tmp_path / "demo" / "demo.json").read_text())
     assert written["command"].startswith("leapfactual demo")
     found = {(r["method"], r["metric"]): r["mean"] for r in written["rows"]}

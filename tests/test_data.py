@@ -204,7 +204,7 @@ def test_a_folder_of_class_folders(tmp_path):
     assert images.labels.tolist() == [0, 0, 1]
     assert images.shape == (1, 5, 6)
     assert images.names[2].endswith("c.png")
-    assert str(images) == "Images(3 of 1 × 5 × 6, 2 classes)"
+    assert str(images) == "Images(3 of 1 × 5 × 6, 2 classes, 1 left out)"
 
 
 def test_a_flat_folder_a_list_and_one_file(tmp_path):

@@ -58,6 +58,20 @@ def test_every_classifier_of_the_page_on_ones_own_is_explained(tmp_path, monkeyp
     assert [b.name for b in names["on_disk"].broken] == ["digits/3/broken.png"]
 
 
+def test_the_tutorial_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())["cells"]
+    names = {"__name__": "tutorial"}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), "tutorial", "exec"), names)
+    assert names["explanation"].valid.all()
+    assert names["change"] < 0.1
+    assert (tmp_path / "digits.html").stat().st_size > 50_000
+    assert (tmp_path / "digit.gif").exists()
+    assert names["scores"]["oracle"].mean > 0.8
+
+
 def test_the_api_page_is_fresh(generated):
     assert (ROOT / "docs" / "api.md").read_text() == generated.api(), "run `make docs`"
 

@@ -71,8 +71,9 @@ def test_print_is_useful():
 def test_every_image_has_a_reason():
     found = made()
     assert len(found.reason) == 6
-    assert found.reason[0].startswith("from class 0 to 1 by leap ")
+    assert found.reason[0].startswith("from class 0 to class 1 by leap ")
     assert found.reason[-1].startswith("class 1 from the start")
+    assert found.reasons(["cat", "dog"])[0].startswith("from cat to dog by leap ")
 
 
 def test_it_is_frozen_and_moves_between_devices():

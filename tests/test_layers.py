@@ -16,10 +16,11 @@ LAYERS = [
     {"solvers", "bases", "fields", "couplings", "generators", "classifiers"},
     {"data", "density"},
     {"flow"},
-    {"training", "leaps", "explanation"},
+    {"training", "leaps", "explanation", "report"},
     {"explain", "agreements"},
-    {"metrics"},
+    {"metrics", "calibration"},
     {"bundle", "baselines"},
+    {"fitting", "explaining", "evaluating"},
     {"testing", "studies"},
     {"cli"},
 ]

@@ -10,12 +10,13 @@ import torch
 from sklearn.datasets import load_digits
 
 import leapfactual as lf
+from leapfactual import calibration
 from leapfactual.bases import Uniform
 from leapfactual.data import Dataset
 from leapfactual.errors import InputError, MissingExtra
 from leapfactual.metrics import LPIPS
 from leapfactual.studies import morpho_mnist, results, squares
-from leapfactual.studies.morpho_mnist import effects, parts, table
+from leapfactual.studies.morpho_mnist import effects, parts, shipping, table
 from leapfactual.studies.morpho_mnist.shipping import load, ship
 
 
@@ -154,7 +155,7 @@ TINY = morpho_mnist.Settings(
 
 
 @pytest.mark.filterwarnings("ignore:the latents spread")
-def test_morpho_mnist_from_end_to_end(small_digits, tmp_path, monkeypatch):
+def test_morpho_mnist_from_end_to_end(small_digits, tmp_path, monkeypatch, quick_shipping):
     monkeypatch.setattr("leapfactual.metrics.morphology.TIE_BREAKS", 1)
     steps = []
     options = {"lpips": LPIPS(), "command": "test", "device": "cpu", "workers": 1}
@@ -269,9 +270,19 @@ def test_what_the_package_ships_is_small_and_fits_together():
     assert lf.agreement(digits.images, shipped.bundle.generator, shipped.classifier).overall > 0.9
 
 
-def test_what_a_study_ships_can_be_loaded(small_digits, tmp_path):
+@pytest.fixture
+def quick_shipping(monkeypatch):
+    """Chooses the ladder on a few digits, with a few plans."""
+    monkeypatch.setattr(shipping, "CHOSEN_ON", 4)
+    monkeypatch.setattr(shipping, "SCALED_ON", 40)
+    monkeypatch.setattr(calibration, "NUMBERS", (1,))
+
+
+def test_what_a_study_ships_can_be_loaded(small_digits, tmp_path, quick_shipping):
     made = parts.untrained()
-    ship(made, small_digits[0], tmp_path)
+    for module in made.modules().values():
+        module.eval()
+    ship(made, *small_digits, tmp_path)
     found = load(tmp_path)
     assert len(found.digits) == 200
     z = torch.randn(3, 32)

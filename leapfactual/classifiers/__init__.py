@@ -7,7 +7,8 @@ of what people have, and put layers around it.
 from .callables import from_labels, from_logits, from_probabilities, from_string
 from .foreign import clip_preprocessing, from_clip, from_onnx, from_sklearn, load_clip
 from .layers import Cached, Counted, Patient
-from .preprocessing import Preprocessing
+from .opening import open_classifier
+from .preprocessing import Preprocessing, stretched, unstretched
 
 __all__ = [
     "Cached",
@@ -23,4 +24,7 @@ __all__ = [
     "from_sklearn",
     "from_string",
     "load_clip",
+    "open_classifier",
+    "stretched",
+    "unstretched",
 ]

@@ -1,9 +1,12 @@
 """Classifiers made of what people have: a network, or any function that answers."""
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,36 +117,63 @@ def from_string(name: str) -> Classifier:
         >>> from_string("leapfactual.data.squares:quadrant")(torch.tensor([[-0.1, 0.2]]))
         tensor([[0., 1., 0., 0.]])
     """
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute) or module_name.startswith("."):
-        raise InputError(
-            f"`{name}` must be `package.module:attribute`, for example `my_models:classify`."
-        )
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise MissingData(
-            f"there is no module `{module_name}`, here or installed. Run from the folder that "
-            "holds it, or install it."
-        ) from error
-    finally:
-        sys.path.remove(here)
-    found: object = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = sorted(n for n in vars(module) if not n.startswith("_"))
-            raise InputError(f"`{module_name}` has no `{attribute}`; it has {', '.join(names)}.")
-        found = getattr(found, part)
+    found = find(name)
     if not callable(found):
         raise InputError(
             f"`{name}` must be a function from images to probabilities, got "
             f"{type(found).__name__}."
         )
+    return found  # type: ignore[no-any-return]
+
+
+def find(name: str, folder: Path | None = None) -> Any:  # noqa: ANN401 - whatever stands there
+    """Returns what ``package.module:attribute`` or ``file.py:attribute`` names.
+
+    Arguments:
+        name: The name.
+        folder: Where to look besides the installed packages; the current folder when not given.
+    """
+    place, colon, attribute = name.rpartition(":")
+    from_file = place.endswith(".py")
+    if not (place and colon and attribute) or (place.startswith(".") and not from_file):
+        raise InputError(
+            f"`{name}` must be `package.module:attribute` or `file.py:attribute`, for example "
+            "`my_models:classify`."
+        )
+    here = folder or Path.cwd()
+    path = here / place
+    if from_file:
+        here = path.parent
+        if not path.is_file():
+            raise MissingData(f"there is no file {path}. Give its path, from the current folder.")
+    sys.path.insert(0, str(here))
+    try:
+        module = _load(path) if from_file else importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise
+        raise MissingData(
+            f"there is no module `{place}`, here or installed. Run from the folder that holds it, "
+            "or install it."
+        ) from error
+    finally:
+        sys.path.remove(str(here))
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = sorted(n for n in vars(module) if not n.startswith("_"))
+            raise InputError(f"`{place}` has no `{attribute}`; it has {', '.join(names)}.")
+        found = getattr(found, part)
     return found
+
+
+def _load(path: Path) -> ModuleType:
+    description = importlib.util.spec_from_file_location(path.stem, path)
+    assert description is not None
+    assert description.loader is not None
+    module = importlib.util.module_from_spec(description)
+    description.loader.exec_module(module)
+    return module
 
 
 def several(classes: int, who: str) -> None:

@@ -1,6 +1,6 @@
 """Adapters for classifiers of other libraries, each imported where it is used."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,17 @@ def from_onnx(
         preprocessing: What is done to the images first.
         output: Whether that row holds ``logits`` or ``probabilities``.
     """
-    path = Path(path)
     if output not in ("logits", "probabilities"):
         raise InputError(f"`output` must be 'logits' or 'probabilities', got {output!r}.")
+    rows = onnx_rows(path, preprocessing)
+    return from_probabilities(lambda x: rows(x).softmax(1) if output == "logits" else rows(x))
+
+
+def onnx_rows(
+    path: str | Path, preprocessing: Preprocessing = NOTHING
+) -> Callable[[Tensor], Tensor]:
+    """Returns a function from images to the rows of an ONNX file's first output, as they are."""
+    path = Path(path)
     if not path.is_file():
         raise MissingData(f"there is no ONNX file at {path}. Give the path of an .onnx file.")
     try:
@@ -95,10 +103,9 @@ def from_onnx(
                 f"{path} must give one row for each of {len(x)} images, got {checks.shape(row)}."
             )
         several(row.shape[1], str(path))
-        row = row.float()
-        return row.softmax(1) if output == "logits" else row
+        return row.float()
 
-    return from_probabilities(run)
+    return run
 
 
 def from_clip(

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from .. import checks
 from ..errors import InputError
+from ..types import Classifier
 
 STRETCHES: dict[str, Callable[[Tensor, float], Tensor]] = {
     "none": lambda x, a: x,
@@ -17,6 +18,34 @@ STRETCHES: dict[str, Callable[[Tensor, float], Tensor]] = {
     "asinh": lambda x, a: torch.asinh(a * x) / math.asinh(a),
     "log": lambda x, a: torch.log1p(a * x) / math.log1p(a),
 }
+BACK: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "none": lambda x, a: x,
+    "sqrt": lambda x, a: x.square(),
+    "asinh": lambda x, a: torch.sinh(x * math.asinh(a)) / a,
+    "log": lambda x, a: torch.expm1(x * math.log1p(a)) / a,
+}
+STRENGTH = 10.0
+
+
+def stretched(x: Tensor, stretch: str) -> Tensor:
+    """Lifts what is faint in images in [0, 1]: ``none``, ``sqrt``, ``asinh`` or ``log``."""
+    return STRETCHES[stretch](x, STRENGTH)
+
+
+def unstretched(classifier: Classifier, stretch: str) -> Classifier:
+    """Lets a classifier see stretched images as they were before.
+
+    So the generator works on what can be seen, and the classifier on what it was trained with.
+    A faint floor that a decoder leaves where images are black all but vanishes on the way back.
+
+    Example:
+        >>> bright = unstretched(lambda x: x.flatten(1), "sqrt")
+        >>> bright(stretched(torch.tensor([[[[0.25]]]]), "sqrt"))
+        tensor([[0.2500]])
+    """
+    if stretch == "none":
+        return classifier
+    return lambda x: classifier(BACK[stretch](x, STRENGTH))
 
 
 @dataclass(frozen=True)
@@ -51,7 +80,7 @@ class Preprocessing:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     stretch: str = "none"
-    strength: float = 10.0
+    strength: float = STRENGTH
 
     def __post_init__(self) -> None:
         if self.stretch not in STRETCHES:

@@ -4,13 +4,17 @@ from . import packages, squares
 from .digits import Dataset, digits
 from .images import Broken, Images, open_images
 from .reading import read_image
+from .tables import Table, open_data, open_table
 
 __all__ = [
     "Broken",
     "Dataset",
     "Images",
+    "Table",
     "digits",
+    "open_data",
     "open_images",
+    "open_table",
     "packages",
     "read_image",
     "squares",

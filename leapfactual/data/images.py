@@ -21,12 +21,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import checks
+from ..classifiers.preprocessing import STRETCHES, stretched
 from ..errors import InputError, MissingData, MissingExtra
 from .reading import MOST_PIXELS, read_image, unit
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
 MOST_BYTES = 16 * 2**30
 BLOCK_BYTES = 64 * 2**20
+EMPTY = "the folder holds no images; folders inside it are not searched"
 IMAGE_KEYS = ("images", "x", "image", "data", "arr_0")
 LABEL_KEYS = ("labels", "ans", "y", "label", "target", "targets", "arr_1")
 
@@ -52,8 +54,9 @@ class Images:
         rows: Sequence[int],
         shape: tuple[int, int, int],
         broken: Sequence[Broken],
+        stretch: str = "none",
     ) -> None:
-        self._source, self._rows = source, list(rows)
+        self._source, self._rows, self.stretch = source, list(rows), stretch
         self.shape, self.broken = shape, list(broken)
         self.classes = source.classes
         labels = source.labels
@@ -81,7 +84,16 @@ class Images:
         chosen = [self._rows[row] for row in rows]
         if not chosen:
             return torch.zeros(0, *self.shape)
-        return torch.stack([_fitted(image, self.shape) for image in self._source.read(chosen)])
+        x = torch.stack([_fitted(image, self.shape) for image in self._source.read(chosen)])
+        return stretched(x, self.stretch)
+
+    def stretched(self, stretch: str) -> "Images":
+        """Returns the same set with what is faint lifted: ``sqrt``, ``asinh`` or ``log``."""
+        if stretch not in STRETCHES:
+            raise InputError(
+                f"the stretch must be one of {', '.join(STRETCHES)}, got {stretch!r}."
+            )
+        return Images(self._source, self._rows, self.shape, self.broken, stretch)
 
     def batches(self, batch_size: int) -> Iterator[Tensor]:
         """Goes through the images in order."""
@@ -101,6 +113,7 @@ class Source(ABC):
 
     classes: tuple[str, ...] = ()
     labels: Tensor | None = None
+    empty: Sequence[Path] = ()
     block = 1
 
     @abstractmethod
@@ -120,9 +133,13 @@ class Files(Source):
     """Reads image files, one at a time."""
 
     def __init__(
-        self, paths: Sequence[Path], labels: Sequence[int] | None, classes: Sequence[str]
+        self,
+        paths: Sequence[Path],
+        labels: Sequence[int] | None,
+        classes: Sequence[str],
+        empty: Sequence[Path] = (),
     ) -> None:
-        self.paths, self.classes = list(paths), tuple(classes)
+        self.paths, self.classes, self.empty = list(paths), tuple(classes), list(empty)
         self.labels = None if labels is None else torch.tensor(labels, dtype=torch.long)
 
     def __len__(self) -> int:
@@ -234,7 +251,8 @@ def open_images(
     if channels not in (None, 1, 3):
         raise InputError(f"`channels` must be 1 or 3, got {channels!r}.")
     shape: tuple[int, int, int] | None = None
-    rows, broken = [], []
+    rows = []
+    broken = [Broken(str(path), EMPTY) for path in where.empty]
     for row, image in _each(where):
         try:
             if not isinstance(image, Tensor):
@@ -328,11 +346,14 @@ def _folder(path: Path) -> Files:
     folders = [e for e in entries if e.is_dir() and not e.name.startswith(".")]
     found: list[tuple[Path, int]] = []
     names: list[str] = []
+    empty: list[Path] = []
     for entry in folders:
         inside = _pictures(Path(entry.path))
         if inside:
             found += [(file, len(names)) for file in inside]
             names.append(entry.name)
+        else:
+            empty.append(Path(entry.path))
     loose = _pictures(path)
     if found and loose:
         raise InputError(
@@ -340,7 +361,8 @@ def _folder(path: Path) -> Files:
             f"images ({loose[0].name}, …). Keep one of the two."
         )
     if found:
-        return Files([file for file, _ in found], [label for _, label in found], names)
+        files, labels = [file for file, _ in found], [label for _, label in found]
+        return Files(files, labels, names, empty)
     if not loose:
         raise InputError(
             f"{path} holds no images, neither in it nor in folders in it. Give a folder with "

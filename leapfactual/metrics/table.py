@@ -81,7 +81,7 @@ def auroc(rows: Tensor) -> Tensor:
 
 
 def l1(e: Explanation, against: str = "reconstruction") -> Tensor:
-    """The mean absolute difference of pixels."""
+    """The mean absolute difference of pixels; for rows that of latents, which are in spreads."""
     return _gap(e, against).abs().mean(1)
 
 
@@ -110,6 +110,8 @@ def sparsity(e: Explanation) -> Tensor:
 
 
 def _gap(e: Explanation, against: str) -> Tensor:
+    if e.x.ndim != 4:
+        return e.z_counterfactual - e.z
     other: Tensor = getattr(e, against)
     return torch.flatten(e.counterfactual - other, 1)
 
@@ -181,7 +183,11 @@ def evaluate(
 
 def score(metric: Metric, explanation: Explanation, seed: int = 0) -> Score:
     """Returns the score of one metric."""
-    values = metric.function(explanation)
+    return summarised(metric, metric.function(explanation), seed)
+
+
+def summarised(metric: Metric, values: Tensor, seed: int = 0) -> Score:
+    """Returns the score of what a metric's function gave, maybe piece by piece."""
     if metric.summary is not None:
         generator = torch.Generator().manual_seed(seed)
         n = len(values)

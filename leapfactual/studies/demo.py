@@ -1,14 +1,17 @@
-"""The demo: explains real digits with what the package ships, in seconds."""
+"""The demo: explains real digits with what the package ships, in seconds, and writes a page."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
+from ..bundle import Bundle
+from ..calibration import typicality
 from ..explanation import Explanation
 from ..files import atomic
 from ..leaps import Stage
 from ..metrics import METRICS, judged
+from ..report import cards, write_page
 from . import results
 from .figures import require_matplotlib, save, sheet, show
 from .morpho_mnist.shipping import load
@@ -19,6 +22,7 @@ PLANS: dict[str, tuple[Stage, ...]] = {
     "reliable counterfactual": OURS_R,
 }
 MEASURED = ("validity", "L1", "questions", "milliseconds")
+SHOWN = 60
 
 
 def run(out: Path, command: str, progress: Callable[[float, str], None]) -> list[results.Row]:
@@ -38,7 +42,7 @@ def run(out: Path, command: str, progress: Callable[[float, str], None]) -> list
     rows, found = [], {}
     for n, (name, plan) in enumerate(PLANS.items()):
         progress((n + 0.5) / 4, f"explaining {len(x)} digits: {name}")
-        explainer = shipped.bundle.explainer(shipped.classifier, plan=plan)
+        explainer = shipped.bundle.explainer(shipped.classifier, plan=plan, keep_path=True)
         e = found[name] = explainer.explain(x, target)
         for metric in (*(METRICS[m] for m in MEASURED), judge):
             rows.append(results.row("200 digits", name, metric.name, [metric.mean(e)]))
@@ -50,11 +54,51 @@ def run(out: Path, command: str, progress: Callable[[float, str], None]) -> list
     progress(0.8, "drawing")
     draw_changes(list(found.values()), out / "changes.png")
     draw_grid(grid, out / "grid.png")
+    plain, reliable = found.values()
+    write_cards(shipped.bundle, plain, reliable, rows, out / "index.html")
     results.write(out / "demo.json", rows, seed=0, command=command)
     with atomic(out / "demo.md") as temporary:
         temporary.write_text(results.pivot(rows) + "\n")
     progress(1.0, "done")
     return rows
+
+
+def write_cards(
+    bundle: Bundle,
+    plain: Explanation,
+    reliable: Explanation,
+    rows: Sequence[results.Row],
+    path: Path,
+) -> None:
+    """Writes the page, with digits whose class had to change, evenly spaced."""
+    crossed = (plain.source != plain.target).nonzero()[:, 0]
+    chosen = crossed[torch.linspace(0, len(crossed) - 1, SHOWN).long()]
+    near, far = plain[chosen], reliable[chosen]
+    typical = [
+        typicality(bundle.generator, bundle.flow, e.counterfactual, e.target) for e in (near, far)
+    ]
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    table = [["", *PLANS]]
+    for metric in metrics:
+        means = [row.mean for row in rows if row.metric == metric]
+        table.append([metric, *(f"{mean:.4g}" for mean in means)])
+    made = cards(
+        near,
+        names=[f"test digit {n}" for n in chosen.tolist()],
+        typicality=typical[0],
+        reliable=far,
+        reliable_typicality=typical[1],
+    )
+    write_page(
+        path,
+        made,
+        title="What would have had to be different?",
+        about=f"{SHOWN} handwritten digits of {len(plain)} that {bundle.judge} was asked about. "
+        "The nearest counterfactual lies just across the decision boundary; the reliable one "
+        "convinces an independent judge (oracle) as well.",
+        classes=bundle.classes,
+        table=table,
+    )
 
 
 def draw_changes(found: Sequence[Explanation], path: Path, columns: int = 12) -> None:

@@ -119,7 +119,7 @@ def run(
     first = out / f"seed-{settings.seed}.safetensors"
     parts = train(settings.seed, x, y, settings, first, lambda _: None)
     draw(parts, digits, _targets(settings.seed, len(digits)).to(device), settings, rows, out)
-    ship(parts, test_set, out / "shipped")
+    ship(parts, train_set, test_set, out / "shipped")
     return rows
 
 

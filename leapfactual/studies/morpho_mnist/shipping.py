@@ -12,15 +12,19 @@ import torch
 from torch import nn
 
 from ...bundle import Bundle
+from ...calibration import calibrate
 from ...classifiers import from_logits
 from ...data import Dataset
 from ...files import read_safetensors, write_safetensors
+from ...training import embed
 from ...types import Classifier
 from .parts import Parts, judge_network, read_parts, small_classifier, write_parts
 from .table import OURS_R
 
 FORMAT = "leapfactual shipped 1"
 PER_CLASS = 20
+SCALED_ON = 10_000
+CHOSEN_ON = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,20 +44,28 @@ class Shipped:
     digits: Dataset
 
 
-def ship(parts: Parts, digits: Dataset, folder: Path) -> None:
-    """Writes what the package is to ship, from the parts of one seed."""
+def ship(parts: Parts, train_set: Dataset, digits: Dataset, folder: Path) -> None:
+    """Writes what the package is to ship, from the parts of one seed.
+
+    The ladder of plans is chosen on training digits, so that no test digit has a say.
+    """
     chosen = torch.cat([(digits.labels == n).nonzero()[:PER_CLASS, 0] for n in range(10)])
     chosen = chosen.sort().values
     images = digits.images[chosen]
-    classifier = from_logits(parts.network.cpu())
+    vae, flow = parts.vae.cpu(), parts.our_flow.cpu()
+    classifier, judge = from_logits(parts.network.cpu()), from_logits(parts.judge.cpu())
+    z, p = embed(train_set.images[:SCALED_ON], vae, classifier)
+    flow.calibrate(z, p, per_class=500)
+    tried = calibrate(vae, classifier, flow, train_set.images[-CHOSEN_ON:], judge=judge)
     bundle = Bundle.make(
-        parts.vae.cpu(),
-        parts.our_flow.cpu(),
+        vae,
+        flow,
         classifier,
         digits.images[:2000],
         classes=digits.classes,
         plan=OURS_R,
         judge="a small convolutional network for MNIST",
+        ladder=tried.ladder,
     )
     bundle.save(folder / "bundle", overwrite=True, half=True)
     networks = {"network": parts.network, "judge": parts.judge}

@@ -1,0 +1,234 @@
+"""Choosing a plan by trying some on held-out images, instead of guessing.
+
+A counterfactual may stop just across the boundary or go on to where the class's own images are.
+What lies between is a trade of distance against typicality. Calibration walks held-out images to
+another class with several plans, measures what each gives, and keeps those that no other beats: a
+*ladder* of plans, from reliability 0, just across the boundary, to 1, as typical as the class's
+own images. A second classifier, if there is one, has its say about the top.
+
+Typicality is that of the counterfactual as an *image*: it is encoded anew, and the percentile of
+that latent's density among the class's own latents is taken. The latent that a walk ends at would
+not do: where the generator ignores some of its features, leaps drift in them, which no image shows
+and no density forgives. The class's own images are measured in the same way, decoded and encoded
+anew, which makes them a little smoother and more typical than the originals.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import checks
+from .errors import InputError
+from .explain import LeapFactual
+from .flow import Flow
+from .leaps import Leaps, Stage, blend, describe, inject, tighten
+from .report.cards import distance
+from .types import Classifier, Generator
+
+Plan = tuple[Stage, ...]
+STEPS = (0.05, 0.1, 0.2, 0.4)
+WAY = {True: 3.0, False: 6.0}
+INJECTIONS = ((0.0, 0.1), (0.1, 0.2))
+NUMBERS = (1, 2, 3, 4, 5, 8)
+CAREFUL = 0.1
+HALVINGS = 8
+SLACK = 0.005
+APART = 0.1
+PAPER: tuple[Plan, ...] = (
+    (blend(15, 0.1),),
+    (blend(15, 0.1), inject(5, lift=0.0, land=0.1)),
+)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Is a plan and what it gave on held-out images.
+
+    Arguments:
+        plan: The stages.
+        reliability: Where it stands between just across the boundary, 0, and as typical as the
+            class's own images, 1.
+        numbers: Validity, L1, typicality, questions, and oracle where there was a judge.
+    """
+
+    plan: Plan
+    reliability: float
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Is what was tried and what was chosen.
+
+    Arguments:
+        ladder: The chosen plans, by rising reliability, the first 0 and the last 1.
+        tried: Every plan that was tried.
+        paper: The paper's two plans for digits on the same images, to compare with.
+        images: How many images they were tried on.
+        own: The typicality that these images themselves have of their own class.
+    """
+
+    ladder: tuple[Rung, ...]
+    tried: tuple[Rung, ...]
+    paper: tuple[Rung, ...]
+    images: int
+    own: float
+
+    @property
+    def why(self) -> str:
+        """Says what was chosen and why."""
+        low, high = self.ladder[0], self.ladder[-1]
+        typical = high.numbers["typicality"]
+        reached = (
+            "as typical as the class's own images"
+            if typical >= self.own
+            else f"the most typical that was reached ({typical:.0f}; own images {self.own:.0f})"
+        )
+        oracle = high.numbers.get("oracle")
+        agreed = "" if oracle is None else f"; the second classifier agrees with {oracle:.1%}"
+        return (
+            f"Of {len(self.tried)} plans tried on {self.images} held-out images, "
+            f"{describe(low.plan)} reaches {low.numbers['validity']:.1%} at the smallest distance "
+            f"({low.numbers['L1']:.4f}). {describe(high.plan)} is {reached}, at distance "
+            f"{high.numbers['L1']:.4f}{agreed}."
+        )
+
+
+@torch.no_grad()
+def typicality(
+    generator: Generator, flow: Flow, x: Tensor, y: Tensor, batch_size: int = 1024
+) -> Tensor:
+    """Returns how typical images are of a class, as percentiles among its own, ``(B,)``.
+
+    Arguments:
+        generator: The generator.
+        flow: The flow, whose :meth:`Flow.calibrate` was called.
+        x: Images, or rows.
+        y: The class to judge each by, with shape ``(B,)``.
+        batch_size: How many images at a time.
+    """
+    parts = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
+    return torch.cat([flow.typicality(generator.encode(a), b) for a, b in parts])
+
+
+def calibrate(
+    generator: Generator,
+    classifier: Classifier,
+    flow: Flow,
+    x: Tensor,
+    *,
+    judge: Classifier | None = None,
+    seed: int = 0,
+    progress: Callable[[float], object] | None = None,
+) -> Calibration:
+    """Tries plans on held-out images and returns a ladder of the best.
+
+    The step of blending is the one with the most valid counterfactuals, then the smallest
+    distance, then the fewest questions. The top of the ladder is the plan of smallest distance
+    among those that are typical, valid, and, with a judge, agreed with.
+
+    Arguments:
+        generator: The generator.
+        classifier: The classifier to explain.
+        flow: The flow, whose :meth:`Flow.calibrate` was called.
+        x: Images that nothing was trained on; a few hundred.
+        judge: A second, independent classifier.
+        seed: The seed of the target classes, one drawn for each image.
+        progress: Is told the share that is done.
+    """
+    checks.images(x)
+    if len(x) < 2:
+        raise InputError(f"`x` must hold at least two images to try plans on, got {len(x)}.")
+    with torch.no_grad():
+        back = generator.decode(generator.encode(x))
+        source = classifier(back).argmax(1)
+    own = typicality(generator, flow, back, source).nan_to_num(0.0).median().item()
+    shift = torch.randint(
+        1, flow.classes, (len(x),), generator=torch.Generator().manual_seed(seed)
+    )
+    target = (source + shift.to(source.device)) % flow.classes
+    total = len(STEPS) + 2 * (1 + len(INJECTIONS) * len(NUMBERS)) + len(PAPER)
+    done = 0
+
+    def attempt(plan: Plan) -> Rung:
+        nonlocal done
+        found = LeapFactual(generator, classifier, flow, plan).explain(x, target)
+        counted = found.source != found.target
+        typical = typicality(generator, flow, found.counterfactual, target)
+        numbers = {
+            "validity": found.valid[counted].double().mean().item(),
+            "L1": distance(found)[counted].mean().item(),
+            "typicality": typical[counted].nan_to_num(0.0).median().item(),
+            "questions": found.questions[counted].double().mean().item(),
+        }
+        if judge is not None:
+            with torch.no_grad():
+                said = judge(found.counterfactual).argmax(1).to(target.device)
+            numbers["oracle"] = (said == target)[counted].double().mean().item()
+        done += 1
+        if progress is not None:
+            progress(done / total)
+        return Rung(plan, 0.0, numbers)
+
+    blends = [attempt((_blending(gamma, flow.soft), tighten(HALVINGS))) for gamma in STEPS]
+    lowest = _nearest(blends)
+    walked = [
+        attempt((stage, *more))
+        for stage in dict.fromkeys((lowest.plan[0], _blending(CAREFUL, flow.soft)))
+        for more in ((), *_injections())
+    ]
+    paper = tuple(attempt(plan) for plan in PAPER)
+    top = _top([*walked, *paper], own)
+    ladder = _ladder(lowest, walked, top)
+    return Calibration(ladder, (*blends, *walked), paper, len(x), own)
+
+
+def _injections() -> list[Plan]:
+    return [(inject(n, lift=lift, land=land),) for lift, land in INJECTIONS for n in NUMBERS]
+
+
+def _blending(gamma: float, soft: bool) -> Leaps:
+    """Returns enough leaps; with hard conditions those that have arrived take no more of them."""
+    return blend(round(WAY[soft] / gamma), gamma)
+
+
+def _valid_enough(rungs: Sequence[Rung]) -> list[Rung]:
+    best = max(rung.numbers["validity"] for rung in rungs)
+    return [rung for rung in rungs if rung.numbers["validity"] >= best - SLACK]
+
+
+def _nearest(rungs: Sequence[Rung]) -> Rung:
+    """Returns the cheapest of those that are about as near as the nearest."""
+    valid = _valid_enough(rungs)
+    least = min(rung.numbers["L1"] for rung in valid)
+    near = [rung for rung in valid if rung.numbers["L1"] <= 1.02 * least]
+    return min(near, key=lambda rung: rung.numbers["questions"])
+
+
+def _top(rungs: Sequence[Rung], own: float) -> Rung:
+    """Returns the nearest of those that are typical, valid and, with a judge, agreed with."""
+    left = _valid_enough(rungs)
+    if "oracle" in left[0].numbers:
+        best = max(rung.numbers["oracle"] for rung in left)
+        left = [rung for rung in left if rung.numbers["oracle"] >= best - SLACK]
+    most = max(rung.numbers["typicality"] for rung in left)
+    wanted = min(own, most)
+    return min(
+        (rung for rung in left if rung.numbers["typicality"] >= wanted),
+        key=lambda rung: rung.numbers["L1"],
+    )
+
+
+def _ladder(lowest: Rung, walked: Sequence[Rung], top: Rung) -> tuple[Rung, ...]:
+    """Returns the plans between the lowest and the top that no other beats in both ways."""
+    least, most = lowest.numbers["typicality"], top.numbers["typicality"]
+    rungs = [Rung(lowest.plan, 0.0, lowest.numbers)]
+    for rung in sorted(walked, key=lambda r: r.numbers["L1"]):
+        typical = rung.numbers["typicality"]
+        if least < typical < most and rung.numbers["L1"] < top.numbers["L1"]:
+            reliability = (typical - least) / (most - least)
+            if reliability - rungs[-1].reliability >= APART and reliability <= 1 - APART:
+                rungs.append(Rung(rung.plan, reliability, rung.numbers))
+    return (*rungs, Rung(top.plan, 1.0, top.numbers))

@@ -1,0 +1,65 @@
+"""The command line: parse, call, show."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .. import __version__
+from ..errors import LeapError
+from .shared import console
+from .stock import data, inspect
+from .studies import demo, study
+from .work import evaluate, explain, fit
+
+app = typer.Typer(
+    name="leapfactual",
+    help="What would have had to be different for the answer to be different?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (demo, fit, explain, evaluate, inspect):
+    app.command()(command)
+app.add_typer(study, name="study")
+app.add_typer(data, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"leapfactual {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and stop."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Runs the command line; a known error is one line and exit status 1."""
+    try:
+        app()
+    except LeapError as error:
+        _sorry(f"{type(error).__name__}: {error}")
+    except OSError as error:
+        if error.errno not in (28, 122):
+            raise
+        _sorry(
+            f"the disk is full: {error}. What was finished is kept. Make room and run the same "
+            "command again."
+        )
+
+
+def _sorry(text: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(text, style="red", markup=False, highlight=False)
+    sys.exit(1)

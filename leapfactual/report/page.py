@@ -1,0 +1,59 @@
+"""The page: one HTML file with pictures, data and program in it, which opens from disk."""
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..files import atomic
+
+
+def write_page(
+    path: str | Path,
+    cards: Iterable[dict[str, Any]],
+    *,
+    title: str,
+    about: str,
+    classes: Sequence[str],
+    columns: Sequence[str] = (),
+    spread: Sequence[float] = (),
+    table: Sequence[Sequence[str]] | None = None,
+) -> None:
+    """Writes the page, card by card, so that memory does not grow with their number.
+
+    Arguments:
+        path: The file.
+        cards: What :func:`cards` gives.
+        title: The heading.
+        about: A sentence or two below it.
+        classes: What the classes are called.
+        columns: What the columns are called, for rows of numbers.
+        spread: The spread of each column, which bars are drawn in.
+        table: A table to show at the top, its header first.
+    """
+    template = (files("leapfactual") / "report" / "page.html").read_text(encoding="utf-8")
+    template = template.replace("__TITLE__", html.escape(title))
+    before, after = template.split("__DATA__")
+    head = {
+        "title": title,
+        "about": about,
+        "kind": "rows" if columns else "images",
+        "classes": list(classes),
+        "columns": list(columns),
+        "spread": list(spread),
+        "table": table,
+    }
+    with atomic(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(before)
+        file.write(_json(head)[:-1] + ',"cards":[')
+        for n, card in enumerate(cards):
+            file.write(("," if n else "") + _json(card))
+        file.write("]}" + after)
+
+
+def _json(value: object) -> str:
+    """Writes JSON that may stand inside a script element."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

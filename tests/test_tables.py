@@ -1,0 +1,53 @@
+import pytest
+import torch
+
+from leapfactual.data import open_data, open_table
+from leapfactual.errors import InputError, MissingData
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_a_table_has_columns_labels_and_names(tmp_path):
+    path = write(tmp_path / "t.csv", "a,b,class\n1,2,10\n3,4.5,9\n5,6,10\n")
+    table = open_table(path)
+    assert table.columns == ("a", "b")
+    assert table.classes == ("9", "10")
+    assert table.labels.tolist() == [1, 0, 1]
+    assert table[[1]].tolist() == [[3.0, 4.5]]
+    assert table.names[2] == f"{path}:4"
+    assert [len(part) for part in table.batches(2)] == [2, 1]
+    assert repr(table) == "Table(3 rows of 2 columns, 2 classes)"
+    assert torch.equal(open_data(path)[:], table.rows)
+
+
+def test_lines_that_are_not_numbers_are_named_and_left_out(tmp_path):
+    path = write(tmp_path / "t.csv", "a,b\n1,2\n1,red\n1\n\nnan,2\n3,4\n")
+    table = open_table(path)
+    assert len(table) == 2
+    assert table.labels is None
+    reasons = {b.name.rsplit(":", 1)[1]: b.reason for b in table.broken}
+    assert "`b` is 'red', not a number" in reasons["3"]
+    assert "it has 1 entries, the header 2" in reasons["4"]
+    assert "`a` is 'nan'" in reasons["6"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must name its columns"),
+        ("1,2\n3,4\n", "must name its columns"),
+        ("a,a\n1,2\n", "each once"),
+        ("a,b\nx,y\n", "there is no line of numbers .* `a` is 'x'"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        open_table(write(tmp_path / "t.csv", text))
+
+
+def test_a_missing_table_is_named(tmp_path):
+    with pytest.raises(MissingData, match="there is no table at .*no.csv"):
+        open_data(tmp_path / "no.csv")
