@@ -58,6 +58,7 @@ def place(tmp_path_factory):
         for n in range(500, 512):
             Image.fromarray((data.images[n] * 15).astype("uint8")).save(f"few/{n}.png")
         Path("my_models.py").write_text(MODELS)
+        Path("table.csv").write_text("a,b\n1,2\n")
         fitted = json.loads(
             run(
                 *("fit", "digits", "--classifier", "my_models.py:predict", "--out", "bundle"),
@@ -192,6 +193,7 @@ def test_a_file_can_hold_the_options(place, tmp_path):
         ),
         (("few", "digits", "--target", "3"), InputError, "is a folder. Give one folder, or files"),
         (("few", "--target", "3", "--device", "abacus"), InputError, "cannot be used"),
+        (("table.csv", "--target", "3"), InputError, "images of 1 × 8 × 8; table.csv is a table"),
     ],
 )
 def test_mistakes_are_named_and_leave_nothing(place, tmp_path, words, kind, message):

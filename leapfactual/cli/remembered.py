@@ -27,8 +27,8 @@ def recall(bundle: Path, named: str) -> tuple[str, Path]:
     found = _read().get(_key(bundle))
     if found is None:
         raise InputError(
-            f"this bundle was made for `{named}`, on another machine or by hand, so say which "
-            f"classifier to ask: --classifier my_models.py:predict"
+            f"this bundle was made for `{named}`, on another machine or by hand. Say which "
+            "classifier to ask, if you trust it: --classifier my_models.py:predict"
         )
     return found["classifier"], Path(found["folder"])
 

@@ -344,6 +344,9 @@ def _ready(
         spec, where = recall(folder, bundle.judge)
     if len(shape) == 3:
         found = _opened(images, (shape[1], shape[2]), shape[0])
+        if isinstance(found, Table):
+            size = " × ".join(map(str, shape))
+            raise InputError(f"this bundle explains images of {size}; {images[0]} is a table.")
     else:
         found = _opened(images, None, None)
         columns = bundle.training.get("columns")
