@@ -1,6 +1,8 @@
 """Files: written to a temporary name first and then renamed, read without unpickling."""
 
+import errno
 import json
+import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +22,8 @@ HALVED = "halved"
 def atomic(path: str | Path) -> Iterator[Path]:
     """Gives a temporary path beside ``path`` that takes its name when the block ends well.
 
-    When the block raises, the temporary file is removed and ``path`` stays as it was.
+    When the block raises, the temporary file is removed and ``path`` stays as it was. A full disk
+    is an OSError, whoever was writing.
 
     Example:
         >>> import tempfile
@@ -40,6 +43,10 @@ def atomic(path: str | Path) -> Iterator[Path]:
         # Some writers make files that only their owner can read; ours are as the user's others.
         temporary.chmod(mode)
         temporary.replace(path)
+    except SafetensorError as error:
+        if "No space left" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from leapfactual.files import atomic
@@ -21,3 +22,11 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         raise RuntimeError
     assert path.read_text() == "old"
     assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+def test_a_full_disk_is_an_os_error_whoever_was_writing(tmp_path):
+    with pytest.raises(OSError, match="No space left on device"), atomic(tmp_path / "a"):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+    with pytest.raises(SafetensorError, match="something else"), atomic(tmp_path / "a"):
+        raise SafetensorError("something else")
+    assert not list(tmp_path.iterdir())

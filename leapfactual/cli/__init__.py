@@ -1,5 +1,6 @@
 """The command line: parse, call, show."""
 
+import errno
 import sys
 from typing import Annotated
 
@@ -52,7 +53,7 @@ def main() -> None:
     except LeapError as error:
         _sorry(f"{type(error).__name__}: {error}")
     except OSError as error:
-        if error.errno not in (28, 122):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         _sorry(
             f"the disk is full: {error}. What was finished is kept. Make room and run the same "
