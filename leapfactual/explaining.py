@@ -231,11 +231,12 @@ def _piece(
     names = [called[row] for row, _ in pairs]
     found = plain.explain(x, target)
     reliable = None if further is None else further.explain(x, target)
-    rows = _rows(job, found, reliable, names, start)
+    typical = [None if e is None else _typical(job, e) for e in (found, reliable)]
+    rows = _rows(job, found, reliable, typical, names, start)
     if x.ndim == 4:
         _pictures(out, rows, found, reliable)
     shown = [n for n in range(len(pairs)) if start + n in page]
-    made = _cards(job, found, reliable, names, shown)
+    made = _cards(job, found, reliable, typical, names, shown)
     if x.ndim == 4:
         for n in shown:
             walked = found if reliable is None else reliable
@@ -249,11 +250,16 @@ def _record(out: Path, start: int) -> Path:
 
 
 def _rows(
-    job: Job, found: Explanation, reliable: Explanation | None, names: list[str], start: int
+    job: Job,
+    found: Explanation,
+    reliable: Explanation | None,
+    typical: Sequence[Tensor | None],
+    names: list[str],
+    start: int,
 ) -> list[dict[str, Any]]:
     classes = job.bundle.classes
-    near = _described(found, _typical(job, found), classes)
-    far = [] if reliable is None else _described(reliable, _typical(job, reliable), classes)
+    near = _described(found, typical[0], classes)
+    far = [] if reliable is None else _described(reliable, typical[1], classes)
     rows = []
     for n, name in enumerate(names):
         target = int(found.target[n])
@@ -311,20 +317,21 @@ def _cards(
     job: Job,
     found: Explanation,
     reliable: Explanation | None,
+    typical: Sequence[Tensor | None],
     names: list[str],
     shown: list[int],
 ) -> list[dict[str, Any]]:
     if not shown:
         return []
     rows = torch.tensor(shown, device=found.target.device)
-    plain, further = found[rows], None if reliable is None else reliable[rows]
+    near, far = (None if values is None else values[rows] for values in typical)
     return cards(
-        plain,
+        found[rows],
         names=[names[n] for n in shown],
         classes=job.bundle.classes,
-        typicality=_typical(job, plain),
-        reliable=further,
-        reliable_typicality=None if further is None else _typical(job, further),
+        typicality=near,
+        reliable=None if reliable is None else reliable[rows],
+        reliable_typicality=far,
     )
 
 
