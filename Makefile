@@ -40,7 +40,7 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/questions.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/explain.py
-	$(BIN)/python benchmarks/speed.py
+	$(BIN)/leapfactual bench --out runs/bench
 
 paper: $(VENV)/dev
 	$(BIN)/leapfactual study squares --out runs/squares

@@ -18,6 +18,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -35,6 +36,7 @@ from .files import read_safetensors, write_safetensors
 from .flow import Flow
 from .generators import saved
 from .leaps import STAGES, Stage, describe
+from .solvers import Midpoint, Solver
 from .types import Classifier, Generator
 
 FORMAT = "leapfactual bundle 1"
@@ -67,6 +69,7 @@ class Bundle:
         agreement: Whether the classifier answers the same on reconstructions, for the record: what
             :meth:`Agreement.record` gives.
         ladder: Plans by rising reliability, from :func:`calibrate`.
+        quick: The cheapest plan that is no worse than the paper's reliable one, if there is one.
     """
 
     generator: Generator
@@ -80,6 +83,7 @@ class Bundle:
     training: Mapping[str, object] = field(default_factory=dict)
     agreement: Mapping[str, object] | None = None
     ladder: tuple[Rung, ...] = ()
+    quick: Rung | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(str(name) for name in self.classes))
@@ -89,7 +93,8 @@ class Bundle:
                 f"`classes` must name each of the flow's {self.flow.classes} classes once, got "
                 f"{list(self.classes)}."
             )
-        for plan in (self.plan, *(rung.plan for rung in self.ladder)):
+        rungs = self.ladder if self.quick is None else (*self.ladder, self.quick)
+        for plan in (self.plan, *(rung.plan for rung in rungs)):
             if not plan or not all(isinstance(stage, Stage) for stage in plan):
                 raise InputError(f"`plan` must be a list of stages, got {plan!r}.")
         heights = [rung.reliability for rung in self.ladder]
@@ -215,8 +220,9 @@ class Bundle:
         classifier: Classifier,
         *,
         plan: Sequence[Stage] | None = None,
+        solver: Solver | None = None,
         anyway: bool = False,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         keep_path: bool = False,
     ) -> LeapFactual:
         """Returns an explainer of the classifier that this bundle was made for.
@@ -224,6 +230,7 @@ class Bundle:
         Arguments:
             classifier: The classifier.
             plan: Another plan than the bundle's.
+            solver: Another way to integrate than the flow's.
             anyway: Explain another classifier all the same.
             batch_size: As in :class:`LeapFactual`.
             keep_path: As in :class:`LeapFactual`.
@@ -238,7 +245,7 @@ class Bundle:
         return LeapFactual(
             self.generator,
             classifier,
-            self.flow,
+            self.flow if solver is None else self.flow.with_solver(solver),
             plan or self.plan,
             batch_size=batch_size,
             keep_path=keep_path,
@@ -295,9 +302,11 @@ class Bundle:
                 folder.rename(old)
             new.rename(folder)
         finally:
-            if old.exists() and not folder.exists():
-                old.rename(folder)
-            shutil.rmtree(workshop, ignore_errors=True)
+            with suppress(OSError):
+                if old.exists() and not folder.exists():
+                    old.rename(folder)
+            if folder.exists() or not old.exists():
+                shutil.rmtree(workshop, ignore_errors=True)
 
     def _write(self, folder: Path, half: bool) -> None:
         self.flow.save(folder / "flow.safetensors", half=half)
@@ -315,14 +324,8 @@ class Bundle:
             "classes": list(self.classes),
             "judge": self.judge,
             "plan": [_described(stage) for stage in self.plan],
-            "ladder": [
-                {
-                    "reliability": rung.reliability,
-                    "plan": [_described(stage) for stage in rung.plan],
-                    "numbers": dict(rung.numbers),
-                }
-                for rung in self.ladder
-            ],
+            "ladder": [_rung_described(rung) for rung in self.ladder],
+            "quick": self.quick and _rung_described(self.quick),
             "preprocessing": self.preprocessing and self.preprocessing.config(),
             "training": dict(self.training),
             "agreement": self.agreement,
@@ -382,6 +385,7 @@ class Bundle:
                 training=dict(manifest["training"]),
                 agreement=manifest["agreement"],
                 ladder=tuple(_rung(**rung) for rung in manifest["ladder"]),
+                quick=manifest["quick"] and _rung(**manifest["quick"]),
             )
         except (InputError, MissingData):
             raise
@@ -401,6 +405,7 @@ class Bundle:
             ("classes", ", ".join(self.classes)),
             ("plan", describe(self.plan)),
             *((f"reliability {r.reliability:.2f}", describe(r.plan)) for r in self.ladder),
+            *([("quick", describe(self.quick.plan))] if self.quick else []),
         ]
         lines = (f"<tr><th>{n}</th><td>{html.escape(v)}</td></tr>" for n, v in facts)
         return f"<p>{html.escape(repr(self))}</p><table>{''.join(lines)}</table>"
@@ -504,9 +509,22 @@ def _described(stage: Stage) -> dict[str, object]:
     return {"kind": kind, **asdict(stage)}
 
 
-def _rung(reliability: float, plan: list[dict[str, Any]], numbers: dict[str, float]) -> Rung:
+def _rung_described(rung: Rung) -> dict[str, object]:
+    return {
+        "reliability": rung.reliability,
+        "plan": [_described(stage) for stage in rung.plan],
+        "numbers": dict(rung.numbers),
+        "midpoints": rung.solver and rung.solver.steps,
+    }
+
+
+def _rung(
+    reliability: float, plan: list[dict[str, Any]], numbers: dict[str, float], midpoints: int
+) -> Rung:
     stages = tuple(_stage(**stage) for stage in plan)
-    return Rung(stages, float(reliability), {str(k): float(v) for k, v in numbers.items()})
+    solver = None if midpoints is None else Midpoint(midpoints)
+    values = {str(k): float(v) for k, v in numbers.items()}
+    return Rung(stages, float(reliability), values, solver)
 
 
 def _stage(kind: str, **numbers: float) -> Stage:

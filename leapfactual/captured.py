@@ -1,10 +1,13 @@
-"""Captured steps: on a GPU a training step is recorded once and replayed from then on.
+"""Captured steps: on a GPU a step is recorded once and replayed from then on.
 
 The networks of the paper are small. Launching their kernels one by one takes ten times as long as
 running them; a recorded step launches them all at once.
 """
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -48,22 +51,13 @@ class Captured:
         self.calls += 1
         with torch.cuda.device(self.generator.device):
             if self.calls <= WARM_UP:
-                return self._beside(tensors)
+                return _beside(self.step, tensors)
             if self.graph is None:
                 self.graph = self._record(tensors)
             for kept, tensor in zip(self.inputs, tensors, strict=True):
                 kept.copy_(tensor)
             self.graph.replay()
             return self.output
-
-    def _beside(self, tensors: tuple[Tensor, ...]) -> Tensor:
-        """Takes a step on a stream of its own, as steps must run before they are recorded."""
-        here, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        beside.wait_stream(here)
-        with torch.cuda.stream(beside):
-            out = self.step(*tensors)
-        here.wait_stream(beside)
-        return out
 
     def _record(self, tensors: tuple[Tensor, ...]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
@@ -74,12 +68,70 @@ class Captured:
         return graph
 
 
+T = TypeVar("T")
+
+
+def record(
+    step: Callable[..., T], tensors: Sequence[Tensor]
+) -> tuple[torch.cuda.CUDAGraph, list[Tensor], T]:
+    """Records a step that draws no random numbers.
+
+    A step that waits for the device cannot be recorded, and a recording that breaks off leaves
+    things behind. So it is tried first whether the step waits; then there is a RuntimeError.
+
+    Returns:
+        The recording, the tensors that it reads, and what it returns.
+    """
+    with torch.cuda.device(tensors[0].device):
+        with _choosing(), _refusing_to_wait():
+            _beside(step, tensors)
+        inputs = [tensor.clone() for tensor in tensors]
+        graph = torch.cuda.CUDAGraph()
+        with _choosing(), torch.cuda.graph(graph):
+            output = step(*inputs)
+    return graph, inputs, output
+
+
+@contextmanager
+def _choosing() -> Iterator[None]:
+    """Lets convolutions be tried in several ways, and takes the fastest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
+def _refusing_to_wait() -> Iterator[None]:
+    """Lets everything that waits for the device fail."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+def _beside(step: Callable[..., T], tensors: Sequence[Tensor]) -> T:
+    """Takes a step on a stream of its own, as steps must run before they are recorded."""
+    here, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    beside.wait_stream(here)
+    with torch.cuda.stream(beside):
+        out = step(*tensors)
+    here.wait_stream(beside)
+    return out
+
+
 def optimiser(
     kind: type[Adam], parameters: Sequence[Tensor], learning_rate: float, weight_decay: float = 0.0
 ) -> Adam:
     """Returns an Adam whose steps can be recorded where the parameters are on a GPU."""
     if parameters[0].device.type != "cuda":
-        return kind(parameters, lr=learning_rate, weight_decay=weight_decay)
+        return kind(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
     rate = torch.tensor(learning_rate, device=parameters[0].device)
     return kind(parameters, lr=rate, weight_decay=weight_decay, fused=True, capturable=True)
 

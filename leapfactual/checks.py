@@ -1,4 +1,8 @@
-"""Checks at the public edge, with errors that say what to do."""
+"""Checks at the public edge, with errors that say what to do.
+
+Looking at values waits for the device. While a GPU's work is being recorded, or is tried for
+whether it could be, nothing may wait, so shapes are checked then, and values are not.
+"""
 
 import operator
 
@@ -9,6 +13,7 @@ from .errors import InputError
 
 # Wide enough for rows that a half-precision softmax gave.
 SIMPLEX_TOLERANCE = 1e-2
+REFUSES_TO_WAIT = 2
 
 
 def shape(x: Tensor) -> str:
@@ -16,8 +21,18 @@ def shape(x: Tensor) -> str:
     return f"({', '.join(map(str, x.shape))}{',' if x.ndim == 1 else ''})"
 
 
+def recording(x: Tensor) -> bool:
+    """Whether the work on ``x`` is being recorded, so that its values cannot be looked at."""
+    return x.is_cuda and (
+        torch.cuda.is_current_stream_capturing()
+        or torch.cuda.get_sync_debug_mode() == REFUSES_TO_WAIT
+    )
+
+
 def finite(x: Tensor, name: str) -> None:
     """Refuses NaN and infinite values."""
+    if recording(x):
+        return
     bad = ~torch.isfinite(x).flatten(1).all(1) if x.ndim > 1 else ~torch.isfinite(x)
     if bad.any():
         raise InputError(
@@ -47,7 +62,7 @@ def images(x: Tensor, name: str = "x") -> None:
     if len(x) and not x.numel():
         raise InputError(f"`{name}` must hold images of at least one pixel, got {shape(x)}.")
     finite(x, name)
-    if x.ndim == 4 and len(x) and (x.min() < 0 or x.max() > 1):
+    if x.ndim == 4 and len(x) and not recording(x) and (x.min() < 0 or x.max() > 1):
         raise InputError(
             f"`{name}` must be images in [0, 1], got values in [{x.min():.7g}, {x.max():.7g}]. "
             "Rescale them, and rescale inside your generator if it works in another range."
@@ -95,6 +110,8 @@ def probabilities(p: Tensor, rows: int, classes: int, name: str = "p") -> None:
             f"each of the {classes} classes; got {shape(p)}. A flow explains the classifier that "
             "it was trained with; for another one train another."
         )
+    if recording(p):
+        return
     finite(p, name)
     off = (p.sum(1) - 1).abs().max().item() if rows else 0.0
     if rows and (p.min() < -SIMPLEX_TOLERANCE or off > SIMPLEX_TOLERANCE):
@@ -128,10 +145,10 @@ def targets(target: int | Tensor, rows: int, classes: int, device: torch.device)
             f"`target` must be one class or one per image, here {rows}, got shape {shape(y)}. "
             "Pass target=7, or a tensor with one class number for each image."
         )
-    wrong = y[(y < 0) | (y >= classes)]
-    if len(wrong):
+    wrong = (y < 0) | (y >= classes)
+    if not recording(y) and wrong.any():
         raise InputError(
-            f"`target` {int(wrong[0])} is not a class: this flow knows {classes} classes, "
+            f"`target` {int(y[wrong][0])} is not a class: this flow knows {classes} classes, "
             f"0 to {classes - 1}. Choose one of those."
         )
     return y.clone()

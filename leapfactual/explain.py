@@ -1,34 +1,32 @@
-"""Algorithm 2: walk to a counterfactual, asking the classifier on the way.
+"""Algorithm 2: counterfactuals of images, by leaps, asking the classifier on the way.
 
-The algorithm is a *dialogue*. It yields the images that it wants labelled and is sent the answers;
-it does not know who answers. A network answers at once, a crowd may take a day, a test answers
-from a list, and answers that were kept replay to the same result, because steps are fixed and
-nothing is random.
-
-No question is asked whose answer cannot matter. Images whose next leap would not move them wait,
-and so do images of the target class while tightening, which would bring them back, is ahead.
-Where nothing is lifted (``lift = 0``), the path does not depend on the answers: the classifier is
-asked when the next stage needs its answer, or about the end of the plan, and afterwards, step by
-step backwards, only about images that are not in the target class there.
+How an image walks is in :mod:`leapfactual.walk`. Here the images are cut into batches, and each
+batch goes the fastest way that gives the same: step by step with quick copies of the networks, or
+on a GPU as a recording of the whole walk. ``plain=True`` takes the networks as they are.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Coroutine
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from . import checks
 from .errors import InputError
-from .explanation import Explanation, Path
+from .explanation import Explanation
 from .flow import Flow
-from .leaps import Stage, Tightening, leap
+from .leaps import Stage
 from .pictures import Pictures, as_images
+from .quick import Pair, Quick
+from .recorded import Recorder
 from .types import Classifier, Generator
+from .walk import Route, converse
 
+CPU_VALUES, CPU_MOST = 2**18, 4096
+GPU_VALUES, GPU_MOST = 2**23, 16_384
 Dialogue = Coroutine[Tensor, Tensor, Explanation]
 
 
@@ -68,8 +66,11 @@ class LeapFactual(Explainer):
         flow: A flow trained on that generator's latents and that classifier's answers.
         plan: The stages, built with :func:`~leapfactual.blend`, :func:`~leapfactual.inject` and
             :func:`~leapfactual.tighten`.
-        batch_size: How many images are explained at a time.
+        batch_size: How many images are explained at a time; when not given, as many as suit the
+            device and the size of the images.
         keep_path: Whether to keep every iterate in :attr:`Explanation.path`.
+        plain: Whether to ask the networks as they are, instead of quick copies that say the same;
+            see :mod:`leapfactual.quick`.
 
     Example:
         >>> from leapfactual import LeapFactual, blend, inject
@@ -89,8 +90,9 @@ class LeapFactual(Explainer):
         flow: Flow,
         plan: Sequence[Stage],
         *,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         keep_path: bool = False,
+        plain: bool = False,
     ) -> None:
         stages = [] if isinstance(plan, Stage) else list(plan)
         if not stages or not all(isinstance(stage, Stage) for stage in stages):
@@ -110,9 +112,12 @@ class LeapFactual(Explainer):
             )
         if not isinstance(flow, Flow):
             raise InputError(f"`flow` must be a Flow, got {type(flow).__name__}.")
-        checks.positive(batch_size, "batch_size")
+        if batch_size is not None:
+            checks.positive(batch_size, "batch_size")
         self.generator, self.classifier, self.flow = generator, classifier, flow
         self.plan, self.batch_size, self.keep_path = stages, batch_size, keep_path
+        self.quick = None if plain or classifier is None else Quick(generator, classifier)
+        self.recorder: Recorder | None = None
 
     def __repr__(self) -> str:
         return f"LeapFactual({self.generator!r}, {self.flow.classes} classes, plan={self.plan})"
@@ -130,208 +135,88 @@ class LeapFactual(Explainer):
             raise InputError(
                 "`x` must hold at least one image, got none. Check the path or the filter."
             )
-        parts = zip(torch.split(x, self.batch_size), torch.split(y, self.batch_size), strict=True)
-        return Explanation.cat([converse(self.dialogue(*part), self.classifier) for part in parts])
+        size = self.batch_size or suitable(x)
+        parts = list(zip(torch.split(x, size), torch.split(y, size), strict=True))
+        if self.quick is None:
+            plain = Pair(self.generator, self.classifier)
+            return Explanation.cat([self._by_step(*part, plain) for part in parts])
+        return self._quickly(self.quick, parts, size)
+
+    def _by_step(self, x: Tensor, y: Tensor, pair: Pair, z: Tensor | None = None) -> Explanation:
+        return converse(self._dialogue(x, y, pair.generator, z), pair.classifier)
+
+    @torch.no_grad()
+    def _quickly(
+        self, quick: Quick, parts: Sequence[tuple[Tensor, Tensor]], size: int
+    ) -> Explanation:
+        """Explains batches with quick copies, by replaying where that can be.
+
+        Images are encoded by the generator itself, so that where a walk starts does not depend on
+        what was copied when.
+        """
+        started = time.perf_counter()
+        found, doubts, replayed = [], [], False
+        stale = quick.stale(parts[0][0].device)
+        for x, y in parts:
+            z = self._route(self.generator).encode(x)
+            if stale:
+                quick.renew(z)
+                self.recorder = Recorder(quick, self.flow, self.plan)
+                stale = False
+            answer = self._replayed(x, z, y)
+            replayed = replayed or answer is not None
+            found.append(self._by_step(x, y, quick.pair, z) if answer is None else answer[0])
+            doubts.append(torch.zeros_like(y) > 0 if answer is None else answer[1])
+        whole = Explanation.cat(found)
+        if not replayed:
+            return whole
+        for rows in torch.split(torch.cat(doubts).nonzero()[:, 0], size):
+            if len(rows):
+                whole = whole.put(rows, self._with_care(whole[rows], quick))
+        share = (time.perf_counter() - started) / len(whole)
+        return replace(whole, seconds=torch.full_like(whole.seconds, share))
+
+    def _replayed(
+        self, x: Tensor, z: Tensor, y: Tensor, *, care: bool = False
+    ) -> tuple[Explanation, Tensor] | None:
+        """Returns the explanation of a batch and who of it is in doubt, if it can be replayed."""
+        if self.keep_path or self.recorder is None:
+            return None
+        return self.recorder.explain(x, z, y, care=care)
+
+    def _with_care(self, doubtful: Explanation, quick: Quick) -> Explanation:
+        """Walks images again, in full precision and with every question asked."""
+        x, z, y = doubtful.x, doubtful.z, doubtful.target
+        answer = self._replayed(x, z, y, care=True)
+        return self._by_step(x, y, quick.pair, z) if answer is None else answer[0]
+
+    def _route(self, generator: Generator) -> Route:
+        return Route(generator, self.flow, self.plan, keep_path=self.keep_path)
 
     @torch.no_grad()
     def dialogue(self, x: Tensor, target: int | Tensor) -> Dialogue:
         """Yields images to label, is sent probabilities ``(B, K)``, returns the explanation."""
+        return (yield from self._dialogue(x, target, self.generator))
+
+    def _dialogue(
+        self, x: Tensor, target: int | Tensor, generator: Generator, z: Tensor | None = None
+    ) -> Dialogue:
         started = time.perf_counter()
-        z = self._encode(x)
-        y = checks.targets(target, len(x), self.flow.classes, z.device)
-        c_target = self.flow.one_hot(y)
-        image, p = yield from self._ask(z)
-        c = self.flow.condition(p)
-        walk = _Walk(y, z, image, p, self.generator.decode if self.keep_path else None)
-        for number, stage in enumerate(self.plan):
-            if walk.unheard and stage.n and not stage.blind:
-                taken, last = walk.postponed.pop()
-                rows = (taken > 0).nonzero()[:, 0]
-                heard = yield from self._hear(walk, rows, taken, last)
-                c = c.index_copy(0, rows, heard)
-            if isinstance(stage, Tightening):
-                z, c = yield from self._tighten(walk, stage.n)
-                continue
-            goes_back = any(isinstance(later, Tightening) for later in self.plan[number:])
-            waits = (walk.source == walk.target) & goes_back
-            for _ in range(stage.n):
-                moving = (stage.moves(c, c_target) & ~waits).nonzero()[:, 0]
-                if not len(moving):
-                    break
-                given = z[moving], c[moving], c_target[moving]
-                with counted(self.flow.field) as evaluations:
-                    moved = leap(self.flow, *given, lift=stage.lift, land=stage.land)
-                z = z.index_copy(0, moving, moved)
-                walk.move(moving, z, len(evaluations))
-                if stage.blind:
-                    walk.postpone(z)
-                else:
-                    heard = yield from self._hear(walk, moving, walk.taken, z)
-                    c = c.index_copy(0, moving, heard)
-        yield from self._catch_up(walk)
-        leaps = sum(stage.n for stage in self.plan)
-        return walk.explanation(x, leaps, time.perf_counter() - started)
-
-    def _tighten(self, walk: "_Walk", n: int) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Goes back towards the start with all that have crossed into the target class."""
-        yield from self._catch_up(walk)
-        rows = walk.crossed()
-        outside = walk.start[rows]
-        for _ in range(n if len(rows) else 0):
-            middle = (outside + walk.z[rows]) / 2
-            z = walk.z.index_copy(0, rows, middle)
-            walk.move(rows, z, 0)
-            yield from self._hear(walk, rows, walk.taken, z)
-            stays = walk.leaps[rows] == walk.taken[rows]
-            outside = torch.where(stays[:, None], outside, middle)
-        return walk.z.clone(), self.flow.condition(walk.p)
-
-    def _catch_up(self, walk: "_Walk") -> Coroutine[Tensor, Tensor, None]:
-        """Asks backwards about iterates that nobody was asked about, as far as it matters."""
-        while walk.postponed:
-            taken, earlier = walk.postponed.pop()
-            yield from self._hear(walk, walk.outside(taken), taken, earlier)
-
-    def _encode(self, x: Tensor) -> Tensor:
-        checks.images(x)
-        z = self.generator.encode(x.detach())
-        checks.one_row_each(z, x, "the generator's encode")
-        self.flow.check_latents(z)
-        return z
-
-    def _ask(self, z: Tensor) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Yields the images of ``z`` and returns them with the answer."""
-        image = self.generator.decode(z)
-        checks.one_row_each(image, z, "the generator's decode")
-        checks.finite(image, "the generator's image")
-        p = yield image
-        checks.probabilities(p, len(z), self.flow.classes, "the classifier's answer")
-        return image, p.to(z.device)
-
-    def _hear(
-        self, walk: "_Walk", rows: Tensor, taken: Tensor, z: Tensor
-    ) -> Coroutine[Tensor, Tensor, Tensor]:
-        """Asks about some of the iterates ``z``, notes the answers, returns the conditions."""
-        if not len(rows):
-            return z.new_zeros(0, self.flow.classes)
-        image, p = yield from self._ask(z[rows])
-        walk.hear(rows, taken[rows], z[rows], image, p)
-        return self.flow.condition(p)
+        route = self._route(generator)
+        walk = yield from route.go(route.encode(x) if z is None else z, target)
+        yield from route.catch_up(walk)
+        return walk.explanation(x, time.perf_counter() - started)
 
 
-class _Walk:
-    """Keeps, for every image, the iterate to return and what was spent on it."""
+def suitable(x: Tensor) -> int:
+    """Returns how many images to explain at a time.
 
-    def __init__(
-        self,
-        target: Tensor,
-        z: Tensor,
-        image: Tensor,
-        p: Tensor,
-        decode: Callable[[Tensor], Tensor] | None,
-    ) -> None:
-        self.everyone = torch.arange(len(z), device=z.device)
-        self.start, self.reconstruction, self.source = z, image, p.argmax(1)
-        self.target, self.z, self.image, self.p = target, z.clone(), image.clone(), p.clone()
-        self.reached = self.source == target
-        self.first = torch.where(self.reached, 0, -1)
-        self.leaps, self.taken, self.evaluations = (torch.zeros_like(target) for _ in range(3))
-        self.questions = torch.ones_like(target)
-        self.postponed: list[tuple[Tensor, Tensor]] = []
-        self.unheard = False
-        self.keep_path, self.decode = decode is not None, decode
-        self.path = [(self.everyone, self.taken.clone(), z)]
-        self.answers = [(self.everyone, self.taken.clone(), p)]
+    On a CPU, as many as stay in its cache on their way through a decoder; on a GPU, enough to keep
+    it busy.
 
-    def move(self, rows: Tensor, z: Tensor, evaluations: int) -> None:
-        """Notes that a leap has brought ``rows`` to where they are in ``z``."""
-        self.taken[rows] += 1
-        self.evaluations[rows] += evaluations
-        if self.keep_path:
-            self.path.append((rows, self.taken[rows], z[rows]))
-
-    def postpone(self, z: Tensor) -> None:
-        """Keeps iterates that nobody has been asked about yet."""
-        self.postponed.append((self.taken.clone(), z))
-        self.unheard = True
-
-    def outside(self, taken: Tensor) -> Tensor:
-        """Returns who was not seen in the target class at the leap ``taken`` or later."""
-        return (~self.reached | (self.leaps < taken)).nonzero()[:, 0]
-
-    def crossed(self) -> Tensor:
-        """Returns who has come into the target class from outside."""
-        return (self.reached & (self.source != self.target)).nonzero()[:, 0]
-
-    def hear(self, rows: Tensor, taken: Tensor, z: Tensor, image: Tensor, p: Tensor) -> None:
-        """Notes an answer; the last iterate in the target class stays, or else the last."""
-        self.unheard = False
-        self.questions[rows] += 1
-        inside = p.argmax(1) == self.target[rows]
-        stays = inside | (~self.reached[rows] & (taken >= self.leaps[rows]))
-        kept = rows[stays]
-        self.z[kept], self.image[kept] = z[stays], image[stays]
-        self.p[kept], self.leaps[kept] = p[stays].to(self.p), taken[stays]
-        self.reached[rows] |= inside
-        first = self.first[rows]
-        self.first[rows] = torch.where(inside & ((first < 0) | (taken < first)), taken, first)
-        if self.keep_path:
-            self.answers.append((rows, taken, p))
-
-    def explanation(self, x: Tensor, leaps: int, seconds: float) -> Explanation:
-        """Puts it all together."""
-        return Explanation(
-            x=x,
-            reconstruction=self.reconstruction,
-            counterfactual=self.image,
-            z=self.start,
-            z_counterfactual=self.z,
-            source=self.source,
-            target=self.target,
-            label=self.p.argmax(1),
-            probabilities=self.p,
-            first=self.first,
-            leaps=self.leaps,
-            evaluations=self.evaluations,
-            questions=self.questions,
-            seconds=torch.full_like(self.z[:, 0], seconds / max(len(x), 1)),
-            path=self._path(leaps) if self.keep_path else None,
-        )
-
-    def _path(self, leaps: int) -> Path:
-        z = self.z.new_zeros(len(self.z), leaps + 1, self.z.shape[1])
-        p = self.p.new_full((len(self.p), leaps + 1, self.p.shape[1]), torch.nan)
-        for rows, taken, value in self.path:
-            z[rows, taken] = value
-        for rows, taken, value in self.answers:
-            p[rows, taken] = value.to(p)
-        index = torch.arange(leaps + 1, device=z.device).minimum(self.taken[:, None])[:, :, None]
-        z, p = z.take_along_dim(index, 1), p.take_along_dim(index, 1)
-        return Path(z, p, self.taken, self.decode)
-
-
-@contextmanager
-def counted(field: nn.Module) -> Iterator[list[None]]:
-    """Gives a list that grows by one with every evaluation of the field inside the block."""
-    calls: list[None] = []
-    handle = field.register_forward_hook(lambda *_: calls.append(None))
-    try:
-        yield calls
-    finally:
-        handle.remove()
-
-
-@torch.no_grad()
-def converse(dialogue: Dialogue, classifier: Classifier) -> Explanation:
-    """Lets a classifier answer a dialogue to its end.
-
-    Answers that were kept can be replayed: ``converse(dialogue, lambda _: next(answers))``.
+    Example:
+        >>> suitable(torch.zeros(5, 1, 28, 28)), suitable(torch.zeros(5, 3, 256, 256))
+        (334, 1)
     """
-    answer: Tensor | None = None
-    while True:
-        try:
-            question = next(dialogue) if answer is None else dialogue.send(answer)
-        except StopIteration as end:
-            result: Explanation = end.value
-            return result
-        answer = classifier(question)
+    values, most = (GPU_VALUES, GPU_MOST) if x.is_cuda else (CPU_VALUES, CPU_MOST)
+    return max(1, min(most, values // max(1, x[0].numel())))

@@ -43,6 +43,7 @@ from .leaps import Stage, describe
 from .report import animation, cards, write_page
 from .report.cards import numbers, picture
 from .report.pictures import change
+from .solvers import Solver
 from .types import Classifier, silent
 
 PIECE = 128
@@ -65,6 +66,7 @@ class Job:
         shown: How many pairs the page shows, evenly spaced.
         title: The heading of the page.
         anyway: Explain a classifier that the bundle does not recognise.
+        solver: How the plan integrates, where that is not the flow's own way.
     """
 
     bundle: Bundle
@@ -76,6 +78,7 @@ class Job:
     shown: int = 100
     title: str = "Counterfactuals"
     anyway: bool = False
+    solver: Solver | None = None
 
     def describe(self) -> dict[str, object]:
         """Says what the job is, in values that JSON can hold, so that it can be recognised."""
@@ -91,6 +94,7 @@ class Job:
             "pairs": pairs,
             "count": len(self.pairs),
             "plan": describe(self.plan),
+            "solver": None if self.solver is None else repr(self.solver),
             "reliable": None if self.reliable is None else describe(self.reliable),
             "shown": self.shown,
         }
@@ -171,7 +175,9 @@ def explain_all(
     out = Path(out)
     if not job.pairs:
         raise InputError("there is no image to explain. Check the images and the targets.")
-    plain = job.bundle.explainer(job.classifier, plan=job.plan, anyway=job.anyway, keep_path=True)
+    plain = job.bundle.explainer(
+        job.classifier, plan=job.plan, solver=job.solver, anyway=job.anyway, keep_path=True
+    )
     further = None
     if job.reliable is not None:
         further = job.bundle.explainer(

@@ -179,6 +179,14 @@ class Explanation:
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS}
         return Explanation(**tensors, path=path)
 
+    def put(self, rows: Tensor, other: "Explanation") -> "Explanation":
+        """Returns the same with the explanation of some images replaced by another one's."""
+        tensors = {
+            name: getattr(self, name).index_copy(0, rows, getattr(other, name))
+            for name in _TENSORS
+        }
+        return Explanation(**tensors, path=self.path)
+
     # -- showing --
 
     def pictures(self, what: str = "counterfactual") -> list[Image.Image]:

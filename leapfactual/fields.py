@@ -7,8 +7,9 @@ for a soft one.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,13 @@ class VelocityField(nn.Module, ABC):
     @abstractmethod
     def forward(self, t: Tensor, z: Tensor, c: Tensor) -> Tensor:
         """Returns the velocity ``(B, D)`` of ``z`` under ``c`` at ``t``, ``()`` or ``(B,)``."""
+
+    def under(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """Returns the velocity under one condition, as a function of ``t`` and ``z``.
+
+        A field that can prepare something for many evaluations under one condition does so here.
+        """
+        return lambda t, z: self(t, z, c)
 
     @abstractmethod
     def config(self) -> dict[str, object]:
@@ -103,8 +111,22 @@ class MLPField(VelocityField):
 
     def forward(self, t: Tensor, z: Tensor, c: Tensor) -> Tensor:
         """See :meth:`VelocityField.forward`."""
-        v: Tensor = self.layers(torch.cat([z, c, expand_time(t, z)], dim=1))
-        return v
+        return self.under(c)(t, z)
+
+    def under(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """See :meth:`VelocityField.under`. The condition goes through the first layer once."""
+        first, *others = self.layers
+        weight, bias = cast(Tensor, first.weight), cast(Tensor, first.bias)
+        of_z, of_c, of_t = torch.split(weight, [self.features, self.classes, 1], dim=1)
+        constant = F.linear(c, of_c, bias)
+
+        def velocity(t: Tensor, z: Tensor) -> Tensor:
+            h = torch.addmm(constant.addcmul(t.to(z).reshape(-1, 1), of_t.T), z, of_z.T)
+            for layer in others:
+                h = layer(h)
+            return h
+
+        return velocity
 
     def config(self) -> dict[str, object]:
         """See :meth:`VelocityField.config`."""

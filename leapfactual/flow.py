@@ -165,11 +165,8 @@ class Flow(nn.Module):
         self._check(z, c)
         if not 0 <= checks.number(gamma, "gamma") < math.inf:
             raise InputError(f"`gamma` must be a number of at least 0, got {gamma!r}.")
-        if gamma == 0 or not len(z):
-            return z.clone()
-        u = self.solver.integrate(self._velocity(c, gamma), self._standard(z), start, end)
-        moved = u * self.scale + self.mean
-        if not torch.isfinite(moved).all():
+        moved, _ = self._carry(z, c, gamma, start, end)
+        if not checks.recording(moved) and not torch.isfinite(moved).all():
             bad = (~torch.isfinite(moved)).any(1).nonzero()[:, 0]
             raise IntegrationError(
                 f"the transport from t = {start:g} to {end:g} with gamma = {gamma:g} and "
@@ -178,6 +175,39 @@ class Flow(nn.Module):
                 "steps, or train the flow on latents of this size."
             )
         return moved
+
+    def exchange(
+        self, z: Tensor, c: Tensor, c_target: Tensor, *, lift: float, land: float
+    ) -> tuple[Tensor, int]:
+        """Lifts one condition and lands another, as :meth:`lift` and :meth:`land` would.
+
+        What goes in is not looked at; only where something diverges, it is done again with care,
+        for an error that says where.
+
+        Returns:
+            The latents, and how often the field was evaluated.
+        """
+        lifted, before = self._carry(z, c, lift, 1.0, 0.0)
+        moved, after = self._carry(lifted, c_target, land, 0.0, 1.0)
+        if not checks.recording(moved) and not torch.isfinite(moved).all():
+            moved = self.land(self.lift(z, c, lift), c_target, land)
+        return moved, before + after
+
+    def _carry(
+        self, z: Tensor, c: Tensor, gamma: float, start: float, end: float
+    ) -> tuple[Tensor, int]:
+        if gamma == 0 or not len(z):
+            return z.clone(), 0
+        evaluations = 0
+        velocity = self._velocity(c, gamma)
+
+        def counted(t: Tensor, u: Tensor) -> Tensor:
+            nonlocal evaluations
+            evaluations += 1
+            return velocity(t, u)
+
+        u = self.solver.integrate(counted, self._standard(z), start, end)
+        return u * self.scale + self.mean, evaluations
 
     def trace(self, z: Tensor, c: Tensor, gamma: float, times: list[float]) -> Tensor:
         """Returns where a transport passes: ``z`` at each of the ``times``, the start among them.
@@ -202,6 +232,12 @@ class Flow(nn.Module):
         other.solver = solver
         return other
 
+    def with_field(self, field: VelocityField) -> Self:
+        """Returns the same flow with another field."""
+        other = copy.copy(self)
+        other._modules = {**self._modules, "field": field}
+        return other
+
     def _check(self, z: Tensor, c: Tensor) -> None:
         self.check_latents(z)
         checks.probabilities(c, len(z), self.classes, "c")
@@ -210,8 +246,10 @@ class Flow(nn.Module):
         return (z - self.mean) / self.scale
 
     def _velocity(self, c: Tensor, gamma: float = 1.0) -> Callable[[Tensor, Tensor], Tensor]:
+        velocity = self.field.under(c.to(self.mean))
+
         def v(t: Tensor, u: Tensor) -> Tensor:
-            out: Tensor = self.field(t, u, c.to(u))
+            out = velocity(t, u)
             if out.shape != u.shape:
                 raise InputError(
                     f"the field {type(self.field).__name__} returned {checks.shape(out)} for "

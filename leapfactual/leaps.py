@@ -42,11 +42,18 @@ class Leaps:
     """Is a stage of a plan: ``n`` leaps with the step sizes ``lift`` and ``land``.
 
     Build one with :func:`blend` or :func:`inject`.
+
+    Arguments:
+        n: How many leaps.
+        lift: The step size of lifting.
+        land: The step size of landing.
+        sure: The probability of the target class from which on an image stays where it is.
     """
 
     n: int
     lift: float
     land: float
+    sure: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", checks.whole(self.n, "n"))
@@ -60,6 +67,12 @@ class Leaps:
                     f"`{name}` must be a step size of at least 0, got {value!r}. The paper uses 0 "
                     "to 1.03."
                 )
+        object.__setattr__(self, "sure", checks.number(self.sure, "sure"))
+        if not 0 < self.sure <= 1:
+            raise InputError(
+                f"`sure` must be a probability above 0 and up to 1, got {self.sure!r}. With 1, "
+                "every image takes every leap."
+            )
         if self.lift > self.land:
             raise InputError(
                 f"a leap with lift={self.lift} and land={self.land} removes more than it adds. "
@@ -68,19 +81,26 @@ class Leaps:
 
     @property
     def blind(self) -> bool:
-        """Whether the path does not depend on the current class, since nothing is taken out."""
+        """Whether the leaps do not depend on the current class, since nothing is taken out."""
         return self.lift == 0
 
-    def moves(self, c: Tensor, c_target: Tensor) -> Tensor:
-        """Returns for which rows ``(B,)`` the next leap is not the identity.
+    def moves(self, c: Tensor, c_target: Tensor, p: Tensor) -> Tensor:
+        """Returns which rows ``(B,)`` take the next leap.
 
         With equal step sizes, landing undoes lifting once the condition is the target's. That is
         where blending with hard conditions stops by itself. Soft conditions never get there
         exactly.
+
+        Arguments:
+            c: The condition that each row carries.
+            c_target: The condition that each is to carry.
+            p: What the classifier says of each.
         """
         if self.lift == self.land:
-            return (c != c_target).any(1) & (self.lift > 0)
-        return torch.ones(len(c), dtype=torch.bool, device=c.device)
+            moves = (c != c_target).any(1) & (self.lift > 0)
+        else:
+            moves = torch.ones(len(c), dtype=torch.bool, device=c.device)
+        return moves if self.sure == 1 else moves & ((p * c_target).sum(1) < self.sure)
 
 
 @dataclass(frozen=True)
@@ -88,7 +108,7 @@ class Tightening:
     """Is a stage of a plan: ``n`` halvings of the way back. Build one with :func:`tighten`."""
 
     n: int
-    blind = False
+    blind, sure = False, 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", checks.positive(self.n, "n"))
@@ -103,7 +123,7 @@ def blend(n: int, gamma: float) -> Leaps:
 
     Example:
         >>> blend(15, 0.1)
-        Leaps(n=15, lift=0.1, land=0.1)
+        Leaps(n=15, lift=0.1, land=0.1, sure=1.0)
     """
     stage = Leaps(n, gamma, gamma)
     if gamma > 1:
@@ -114,19 +134,23 @@ def blend(n: int, gamma: float) -> Leaps:
     return stage
 
 
-def inject(n: int, lift: float, land: float) -> Leaps:
+def inject(n: int, lift: float, land: float, sure: float = 1.0) -> Leaps:
     """Plans ``n`` leaps on into the target class, which put in more than they take out.
+
+    Images of which the classifier is ``sure`` already need not go on: other judges mostly agree
+    with it there. So the others can be given larger steps at the same distance on average. For
+    classifiers that answer with labels only, leave it at 1.
 
     Example:
         >>> inject(5, lift=0.0, land=0.1)
-        Leaps(n=5, lift=0.0, land=0.1)
+        Leaps(n=5, lift=0.0, land=0.1, sure=1.0)
     """
     if checks.number(lift, "lift") >= checks.number(land, "land"):
         raise InputError(
             f"inject(lift={lift}, land={land}) does not add more than it removes. Injection needs "
             "lift < land."
         )
-    return Leaps(n, lift, land)
+    return Leaps(n, lift, land, sure)
 
 
 def tighten(n: int) -> Tightening:
@@ -159,7 +183,8 @@ def describe(plan: Sequence[Stage]) -> str:
         elif stage.lift == stage.land:
             words.append(f"blend({stage.n}, {stage.lift:g})")
         else:
-            words.append(f"inject({stage.n}, {stage.lift:g}, {stage.land:g})")
+            sure = "" if stage.sure == 1 else f", {stage.sure:g}"
+            words.append(f"inject({stage.n}, {stage.lift:g}, {stage.land:g}{sure})")
     return ", ".join(words)
 
 
@@ -168,14 +193,14 @@ def parse(text: str) -> tuple[Stage, ...]:
 
     Example:
         >>> parse("blend(15, 0.1), tighten(8)")
-        (Leaps(n=15, lift=0.1, land=0.1), Tightening(n=8))
+        (Leaps(n=15, lift=0.1, land=0.1, sure=1.0), Tightening(n=8))
     """
     makers: dict[str, Callable[..., Stage]] = {
         "blend": blend,
         "inject": inject,
         "tighten": tighten,
     }
-    counts = {"blend": 2, "inject": 3, "tighten": 1}
+    counts = {"blend": (2,), "inject": (3, 4), "tighten": (1,)}
     stages = []
     rest = text.strip()
     while rest:
@@ -184,12 +209,13 @@ def parse(text: str) -> tuple[Stage, ...]:
             if found is None:
                 raise ValueError
             name, numbers = found[1], [float(part) for part in found[2].split(",")]
-            if len(numbers) != counts[name] or numbers[0] != int(numbers[0]):
+            if len(numbers) not in counts[name] or numbers[0] != int(numbers[0]):
                 raise ValueError
         except ValueError as error:
             raise InputError(
                 f"`{text}` is no plan: it goes wrong at `{rest[:30]}`. Write blend(leaps, step), "
-                "inject(leaps, lift, land) or tighten(halvings), with commas between."
+                "inject(leaps, lift, land), with how sure at the end if you like, or "
+                "tighten(halvings), with commas between."
             ) from error
         stages.append(makers[name](int(numbers[0]), *numbers[1:]))
         rest = rest[found.end() :]

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from . import checks
@@ -66,11 +65,10 @@ class FixedStep(Solver):
         """See :meth:`Solver.integrate`."""
         h = (end - start) / self.steps
         for n in range(self.steps):
-            t, k, step = start + n * h, z, torch.zeros_like(z)
+            t, here, k = start + n * h, z, z
             for a, b in zip(self.a, self.b, strict=True):
-                k = v(z.new_tensor(t + a * h), z + a * h * k if a else z)
-                step = step + b * k if b else step
-            z = z + h * step
+                k = v(z.new_full((), t + a * h), here.add(k, alpha=a * h) if a else here)
+                z = z.add(k, alpha=b * h) if b else z
         return z
 
 

@@ -149,7 +149,7 @@ def test_inspect_shows_a_bundle_and_refuses_a_damaged_one(tmp_path):
     assert shown.exit_code == 0, shown.output
     for part in (
         "[bold]blue, yellow",
-        "Leaps(n=15, lift=0.1, land=0.1)",
+        "blend(15, 0.1)",
         "epochs: 3",
         "flow.safetensors",
     ):

@@ -90,9 +90,10 @@ def test_public_names_are_few_and_useful_to_print():
         assert getattr(lf, name).__doc__, name
 
 
-def test_the_papers_page_shows_the_numbers_on_disk():
-    page = (ROOT / "docs" / "paper.md").read_text()
+def test_the_pages_show_the_numbers_on_disk():
     for path in (ROOT / "docs" / "results").glob("*.json"):
+        name = "performance.md" if path.stem == "bench" else "paper.md"
+        page = (ROOT / "docs" / name).read_text()
         rows = [results.Row(**row) for row in json.loads(path.read_text())["rows"]]
         assert results.markdown(rows) in page or results.pivot(rows) in page, path.name
 

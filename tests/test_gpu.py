@@ -102,3 +102,92 @@ def test_strokes_measure_as_on_the_cpu():
     here, there = morphometrics(x), morphometrics(x.cuda())
     for name, value in here.items():
         torch.testing.assert_close(there[name].cpu(), value, rtol=1e-6, atol=1e-6)
+
+
+PLANS = {
+    "few large leaps": [lf.blend(5, 0.3), lf.inject(1, 0.0, 0.4, sure=0.995)],
+    "blind leaps": [lf.blend(4, 0.2), lf.inject(3, lift=0.0, land=0.1)],
+    "tightened": [lf.blend(6, 0.3), lf.tighten(6)],
+    "asked in between": [lf.inject(2, 0.0, 0.1), lf.blend(4, 0.3), lf.inject(1, 0.1, 0.2)],
+}
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    found = load()
+    found.bundle.to("cuda")
+    found.classifier.to("cuda")
+    return found
+
+
+def explainers(shipped, plan, classifier=None):
+    flow = shipped.bundle.flow.with_solver(lf.Midpoint(2))
+    parts = shipped.bundle.generator, classifier or shipped.classifier, flow, plan
+    return lf.LeapFactual(*parts), lf.LeapFactual(*parts, plain=True)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_recorded_walks_come_to_the_same(shipped, name):
+    x = shipped.digits.images.cuda()
+    target = torch.arange(len(x), device="cuda") % 10
+    quick, plain = explainers(shipped, PLANS[name])
+    wanted = plain.explain(x, target)
+    found = [quick.explain(x, target) for _ in range(4)][-1]
+    assert any(quick.recorder.recordings.values())
+    assert torch.equal(found.label, wanted.label)
+    assert torch.equal(found.source, wanted.source)
+    same = found.leaps == wanted.leaps
+    assert same.double().mean() >= 0.97
+    far = (found.counterfactual - wanted.counterfactual)[same].abs()
+    assert far.mean() < 2e-3
+    assert (found.first == wanted.first).double().mean() >= 0.97
+    with torch.no_grad():
+        again = shipped.classifier(found.counterfactual).argmax(1)
+    assert torch.equal(again, found.label)
+
+
+def test_a_recording_serves_all_sizes_of_its_bucket(shipped):
+    x = shipped.digits.images.cuda()
+    quick, plain = explainers(shipped, PLANS["few large leaps"])
+    for n in (33, 40, 37, 36):
+        found = quick.explain(x[:n], 3)
+        assert torch.equal(found.label, plain.explain(x[:n], 3).label)
+        assert len(found) == n
+    assert [key[0] for key, made in quick.recorder.recordings.items() if made] == [40]
+
+
+def test_what_cannot_be_recorded_is_walked_by_step(shipped):
+    class Nosy(torch.nn.Module):
+        def __init__(self, network):
+            super().__init__()
+            self.network = network
+
+        def forward(self, x):
+            assert x.mean().item() < 1
+            return self.network(x)
+
+    x = shipped.digits.images[:64].cuda()
+    nosy = lf.classifiers.from_logits(Nosy(shipped.classifier.network).eval())
+    quick, plain = explainers(shipped, PLANS["few large leaps"], nosy)
+    wanted = plain.explain(x, 3)
+    for _ in range(4):
+        found = quick.explain(x, 3)
+        assert torch.equal(found.label, wanted.label)
+    assert quick.recorder.refused
+    assert not any(quick.recorder.recordings.values())
+    assert torch.isfinite(torch.randn(8, device="cuda").exp()).all()
+
+
+def test_new_weights_are_seen(shipped):
+    x = shipped.digits.images[:64].cuda()
+    changed = load()
+    changed.bundle.to("cuda")
+    changed.classifier.to("cuda")
+    quick, plain = explainers(changed, PLANS["few large leaps"])
+    for _ in range(3):
+        quick.explain(x, 3)
+    with torch.no_grad():
+        changed.classifier.network[-1].weight.mul_(-1)
+    for _ in range(3):
+        found = quick.explain(x, 3)
+    assert torch.equal(found.label, plain.explain(x, 3).label)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import leapfactual as lf
 from leapfactual.errors import InputError
-from leapfactual.leaps import Leaps
+from leapfactual.leaps import Leaps, describe, parse
 from leapfactual.testing import GaussianOracle
 
 STEP_SIZES = [(1, 1), (0.1, 0.1), (0, 0.1), (0.8, 0.83), (1, 1.025)]
@@ -62,11 +62,23 @@ def test_a_blending_leap_to_ones_own_class_is_the_identity(gamma, features, clas
 
 def test_moves_knows_the_identity():
     c, target = torch.eye(3)[[0, 1, 2]], torch.eye(3)[[1, 1, 1]]
-    assert lf.blend(5, 0.1).moves(c, target).tolist() == [True, False, True]
-    assert lf.blend(5, 0.0).moves(c, target).tolist() == [False] * 3
-    assert lf.inject(5, 0.0, 0.1).moves(c, target).tolist() == [True] * 3
+    assert lf.blend(5, 0.1).moves(c, target, c).tolist() == [True, False, True]
+    assert lf.blend(5, 0.0).moves(c, target, c).tolist() == [False] * 3
+    assert lf.inject(5, 0.0, 0.1).moves(c, target, c).tolist() == [True] * 3
     soft = torch.tensor([[0.01, 0.98, 0.01]])
-    assert lf.blend(5, 0.1).moves(soft, target[:1]).tolist() == [True]
+    assert lf.blend(5, 0.1).moves(soft, target[:1], soft).tolist() == [True]
+
+
+def test_images_that_the_classifier_is_sure_of_stay():
+    target = torch.eye(2)[[1, 1, 1]]
+    p = torch.tensor([[0.5, 0.5], [0.05, 0.95], [0.95, 0.05]])
+    hard = torch.eye(2)[[1, 1, 0]]
+    stage = lf.inject(1, 0.0, 0.4, sure=0.9)
+    assert stage.moves(hard, target, p).tolist() == [True, False, True]
+    assert parse(describe([stage])) == (stage,)
+    for sure in (0.0, 1.5, float("nan")):
+        with pytest.raises(InputError, match="sure"):
+            lf.inject(1, 0.0, 0.4, sure=sure)
 
 
 def test_numbers_of_other_libraries_are_numbers():

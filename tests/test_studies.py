@@ -274,6 +274,7 @@ def test_what_the_package_ships_is_small_and_fits_together():
 def quick_shipping(monkeypatch):
     """Chooses the ladder on a few digits, with a few plans."""
     monkeypatch.setattr(shipping, "CHOSEN_ON", 4)
+    monkeypatch.setattr(shipping, "QUICK_CHOSEN_ON", 4)
     monkeypatch.setattr(shipping, "SCALED_ON", 40)
     monkeypatch.setattr(calibration, "NUMBERS", (1,))
 

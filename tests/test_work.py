@@ -189,7 +189,7 @@ def test_a_file_can_hold_the_options(place, tmp_path):
         (
             ("few", "--target", "3", "--plan", "blend(2, 0.1)", "--reliability", "1"),
             InputError,
-            "not both",
+            "one of them",
         ),
         (("few", "digits", "--target", "3"), InputError, "is a folder. Give one folder, or files"),
         (("few", "--target", "3", "--device", "abacus"), InputError, "cannot be used"),

@@ -4,7 +4,7 @@ Any function from images ``(B, C, H, W)`` to rows ``(B, K)`` on the simplex is o
 of what people have, and put layers around it.
 """
 
-from .callables import from_labels, from_logits, from_probabilities, from_string
+from .callables import Network, from_labels, from_logits, from_probabilities, from_string
 from .foreign import clip_preprocessing, from_clip, from_onnx, from_sklearn, load_clip
 from .layers import Cached, Counted, Patient
 from .opening import open_classifier
@@ -13,6 +13,7 @@ from .preprocessing import Preprocessing, stretched, unstretched
 __all__ = [
     "Cached",
     "Counted",
+    "Network",
     "Patient",
     "Preprocessing",
     "clip_preprocessing",

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
@@ -24,20 +24,20 @@ Labels = Tensor | Sequence[int] | NDArray[np.integer]
 Probabilities = Tensor | Sequence[Sequence[float]] | NDArray[np.floating]
 
 
-def from_logits(
-    network: Callable[[Tensor], Tensor], preprocessing: Preprocessing = NOTHING
-) -> Classifier:
-    """Makes a classifier of a network that gives logits ``(B, K)``.
+class Network:
+    """Is a classifier made of a network that gives logits; :func:`from_logits` makes one.
 
-    The network is used in the mode that it is in: call ``network.eval()`` first.
-
-    Example:
-        >>> from_logits(lambda x: torch.zeros(len(x), 4))(torch.zeros(1, 2))
-        tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    Arguments:
+        network: The network.
+        preprocessing: What is done to the images first.
     """
 
-    def classify(x: Tensor) -> Tensor:
-        logits = network(prepared(x, preprocessing))
+    def __init__(self, network: Callable[[Tensor], Tensor], preprocessing: Preprocessing) -> None:
+        self.network, self.preprocessing = network, preprocessing
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns the probabilities ``(B, K)``."""
+        logits = self.network(prepared(x, self.preprocessing))
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
             got = checks.shape(logits) if isinstance(logits, Tensor) else type(logits).__name__
             raise InputError(
@@ -47,7 +47,25 @@ def from_logits(
         several(logits.shape[1], "the network")
         return logits.float().softmax(1) if logits.dtype != torch.float64 else logits.softmax(1)
 
-    return classify
+    def to(self, device: str | torch.device) -> Self:
+        """Moves the network to a device, and returns the classifier."""
+        if isinstance(self.network, nn.Module):
+            self.network.to(device)
+        return self
+
+
+def from_logits(
+    network: Callable[[Tensor], Tensor], preprocessing: Preprocessing = NOTHING
+) -> Network:
+    """Makes a classifier of a network that gives logits ``(B, K)``.
+
+    The network is used in the mode that it is in: call ``network.eval()`` first.
+
+    Example:
+        >>> from_logits(lambda x: torch.zeros(len(x), 4))(torch.zeros(1, 2))
+        tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+    return Network(network, preprocessing)
 
 
 def from_labels(

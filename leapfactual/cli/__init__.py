@@ -11,7 +11,7 @@ from .. import __version__
 from ..errors import LeapError
 from .shared import console
 from .stock import data, inspect
-from .studies import demo, study
+from .studies import bench, demo, study
 from .work import evaluate, explain, fit
 
 app = typer.Typer(
@@ -22,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, fit, explain, evaluate, inspect):
+for command in (demo, fit, explain, evaluate, inspect, bench):
     app.command()(command)
 app.add_typer(study, name="study")
 app.add_typer(data, name="data")

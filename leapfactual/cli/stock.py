@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 from torch import Tensor
 
+from ..leaps import describe
 from .shared import Json, Quiet, console, plain, print_json, talk
 
 data = typer.Typer(
@@ -103,7 +104,9 @@ def inspect(
         ("images", " × ".join(map(str, found.probes.shape[1:]))),
         ("generator", type(found.generator).__name__ if ours else manifest.get("generator")),
         ("features", found.flow.features),
-        *(("stage", stage) for stage in found.plan),
+        ("plan", describe(found.plan)),
+        *((f"rung {r.reliability:.2f}", describe(r.plan)) for r in found.ladder),
+        ("quick", found.quick and f"{describe(found.quick.plan)}, {found.quick.solver}"),
         ("preprocessing", found.preprocessing),
         *(("training", f"{key}: {value}") for key, value in found.training.items()),
         ("agreement", found.agreement),

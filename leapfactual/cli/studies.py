@@ -36,6 +36,42 @@ def demo(out: Out = Path("demo"), as_json: Json = False, quiet: Quiet = False) -
     console.print("Beside it: changes.png and grid.png to look at, demo.md and demo.json to read.")
 
 
+def bench(
+    out: Out = Path("runs/bench"),
+    digits: Annotated[
+        int | None,
+        typer.Option(help="How many digits; 1,000 on the CPU, 10,000 on a GPU.", min=1),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, or cuda to measure that too; when not given, what there is."),
+    ] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the speed: against the published procedure, the hardware, and as things grow.
+
+    Takes the bundle and the digits that the package ships; all of MNIST's test digits, where
+    `leapfactual data get mnist` has fetched them. Writes bench.md and bench.json.
+
+    Example: leapfactual bench --out runs/bench
+    """
+    import torch
+
+    from ..studies import bench as speed
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    check_device(device)
+    many = "" if digits is None else f" --digits {digits}"
+    command = f"leapfactual bench{many} --device {device} --seed {seed}"
+    with talk("measuring", quiet=quiet or as_json) as say:
+        rows = speed.run(out, command, say.progress, device=device, count=digits, seed=seed)
+    show_rows("Speed", rows, as_json=as_json, quiet=quiet)
+    if not as_json and not quiet:
+        console.print(f"\nWrote bench.md and bench.json to [bold]{escape(str(out))}[/].")
+
+
 @study.command("squares")
 def study_squares(
     out: Out = Path("runs/squares"),

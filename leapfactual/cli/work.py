@@ -1,5 +1,6 @@
 """From a folder of pictures to a page: fit, explain, evaluate."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,8 @@ from ..bundle import Bundle
 from ..classifiers import open_classifier, unstretched
 from ..data import Images, Table, open_data
 from ..errors import InputError
-from ..leaps import describe, parse
+from ..leaps import Stage, describe, parse
+from ..solvers import Solver
 from ..types import Classifier
 from .remembered import recall, remember
 from .shared import Config, Device, Json, Quiet, Seed, check_device, console, print_json, talk
@@ -53,6 +55,10 @@ Reliability = Annotated[
         min=0.0,
         max=1.0,
     ),
+]
+Quick = Annotated[
+    bool,
+    typer.Option("--quick", help="The cheapest plan that is no worse than the paper's reliable."),
 ]
 Anyway = Annotated[
     bool, typer.Option("--anyway", help="Explain a classifier that the bundle does not recognise.")
@@ -212,6 +218,7 @@ def explain(
         bool, typer.Option("--reliable", help="Make reliable counterfactuals beside the nearest.")
     ] = False,
     reliability: Reliability = None,
+    swift: Quick = False,
     plan: Plan = None,
     classifier: Asked = None,
     gives: Gives = None,
@@ -238,16 +245,10 @@ def explain(
     with talk("opening", quiet=quiet or as_json) as say:
         loaded, asked, found = _ready(bundle, images, classifier, gives, device)
         pairs = _pairs(loaded, asked, found, target, all_targets, targets)
+        chosen, solver = _plan(loaded, plan, reliability, swift)
+        further = _plan(loaded, None, 1.0, False)[0] if reliable else None
         job = explaining.Job(
-            loaded,
-            asked,
-            found,
-            pairs,
-            _plan(loaded, plan, reliability),
-            _plan(loaded, None, 1.0) if reliable else None,
-            shown,
-            title,
-            anyway,
+            loaded, asked, found, pairs, chosen, further, shown, title, anyway, solver
         )
         summary = explaining.explain_all(job, out, say.progress)
         _left_out(found, say.tell)
@@ -277,6 +278,7 @@ def evaluate(
         bool, typer.Option("--reliable", help="The reliable plan: the same as --reliability 1.")
     ] = False,
     reliability: Reliability = None,
+    swift: Quick = False,
     plan: Plan = None,
     judge: Judge = None,
     classifier: Asked = None,
@@ -308,8 +310,8 @@ def evaluate(
             pairs = random_pairs(_sources(loaded, asked, found), len(loaded.classes), seed)
         else:
             pairs = _pairs(loaded, asked, found, target, all_targets, None)
-        chosen = _plan(loaded, plan, 1.0 if reliable else reliability)
-        job = explaining.Job(loaded, asked, found, pairs, chosen, anyway=anyway)
+        chosen, solver = _plan(loaded, plan, 1.0 if reliable else reliability, swift)
+        job = explaining.Job(loaded, asked, found, pairs, chosen, anyway=anyway, solver=solver)
         result = evaluate_all(job, out, judge=second, seed=seed, progress=say.progress)
         _left_out(found, say.tell)
     if as_json:
@@ -377,12 +379,22 @@ def _names(classifier: Classifier, example: torch.Tensor, named: list[str]) -> l
     return named
 
 
-def _plan(bundle: Bundle, plan: str | None, reliability: float | None) -> Any:  # noqa: ANN401 - stages
-    if plan is not None and reliability is not None:
-        raise InputError("give --plan or --reliability, not both.")
+def _plan(
+    bundle: Bundle, plan: str | None, reliability: float | None, quick: bool
+) -> tuple[Sequence[Stage], Solver | None]:
+    """Returns the plan that is asked for, and how it integrates where that is not as usual."""
+    if (plan is not None) + (reliability is not None) + quick > 1:
+        raise InputError("give --plan, --reliability or --quick: one of them.")
     if plan is not None:
-        return parse(plan)
-    return bundle.plan if reliability is None else bundle.rung(reliability).plan
+        return parse(plan), None
+    if not quick:
+        return (bundle.plan if reliability is None else bundle.rung(reliability).plan), None
+    if bundle.quick is None:
+        raise InputError(
+            "this bundle has no quick plan: none that was tried came up to the paper's. Leave "
+            "--quick out, or give a --plan."
+        )
+    return bundle.quick.plan, bundle.quick.solver
 
 
 @torch.no_grad()

@@ -73,18 +73,42 @@ def versions() -> dict[str, str]:
 
 
 def write(
-    path: Path, rows: Sequence[Row], *, seed: int, command: str, device: str = "cpu"
+    path: Path,
+    rows: Sequence[Row],
+    *,
+    seed: int,
+    command: str,
+    device: str = "cpu",
+    machine: str | None = None,
 ) -> None:
-    """Writes the rows as JSON, with seed, command, hardware and versions."""
+    """Writes the rows as JSON, with seed, command, hardware and versions.
+
+    Arguments:
+        path: The file.
+        rows: The rows.
+        seed: The seed of everything random.
+        command: How to get them again.
+        device: Where they come from.
+        machine: What that is called, where the device's own name does not say it all.
+    """
     content = {
         "rows": [{k: _or_none(v) for k, v in asdict(r).items()} for r in rows],
         "seed": seed,
         "command": command,
-        "hardware": hardware(device),
+        "hardware": machine or hardware(device),
         "versions": versions(),
     }
     with atomic(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def read(path: Path) -> tuple[list[Row], str, str]:
+    """Reads rows that were written, what machine they come from, and by what command."""
+    content = json.loads(path.read_text())
+    rows = [
+        Row(**{**r, "mean": math.nan if r["mean"] is None else r["mean"]}) for r in content["rows"]
+    ]
+    return rows, str(content["hardware"]), str(content["command"])
 
 
 def _or_none(value: object) -> object:

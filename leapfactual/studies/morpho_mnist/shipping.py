@@ -12,12 +12,11 @@ import torch
 from torch import nn
 
 from ...bundle import Bundle
-from ...calibration import calibrate
-from ...classifiers import from_logits
+from ...calibration import calibrate, quickest
+from ...classifiers import Network, from_logits
 from ...data import Dataset
 from ...files import read_safetensors, write_safetensors
 from ...training import embed
-from ...types import Classifier
 from .parts import Parts, judge_network, read_parts, small_classifier, write_parts
 from .table import OURS_R
 
@@ -25,6 +24,7 @@ FORMAT = "leapfactual shipped 1"
 PER_CLASS = 20
 SCALED_ON = 10_000
 CHOSEN_ON = 256
+QUICK_CHOSEN_ON = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +39,8 @@ class Shipped:
     """
 
     bundle: Bundle
-    classifier: Classifier
-    judge: Classifier
+    classifier: Network
+    judge: Network
     digits: Dataset
 
 
@@ -52,8 +52,12 @@ def ship(parts: Parts, train_set: Dataset, digits: Dataset, folder: Path) -> Non
     chosen = torch.cat([(digits.labels == n).nonzero()[:PER_CLASS, 0] for n in range(10)])
     chosen = chosen.sort().values
     images = digits.images[chosen]
-    vae, flow = parts.vae.cpu(), parts.our_flow.cpu()
-    classifier, judge = from_logits(parts.network.cpu()), from_logits(parts.judge.cpu())
+    vae, flow = parts.vae, parts.our_flow
+    classifier, judge = from_logits(parts.network), from_logits(parts.judge)
+    held_out = train_set.images[-QUICK_CHOSEN_ON:].to(flow.mean.device)
+    quick = quickest(vae, classifier, flow, held_out, judge=judge)
+    vae, flow = vae.cpu(), flow.cpu()
+    classifier, judge = classifier.to("cpu"), judge.to("cpu")
     z, p = embed(train_set.images[:SCALED_ON], vae, classifier)
     flow.calibrate(z, p, per_class=500)
     tried = calibrate(vae, classifier, flow, train_set.images[-CHOSEN_ON:], judge=judge)
@@ -66,6 +70,7 @@ def ship(parts: Parts, train_set: Dataset, digits: Dataset, folder: Path) -> Non
         plan=OURS_R,
         judge="a small convolutional network for MNIST",
         ladder=tried.ladder,
+        quick=quick,
     )
     bundle.save(folder / "bundle", overwrite=True, half=True)
     networks = {"network": parts.network, "judge": parts.judge}

@@ -1,0 +1,189 @@
+"""Whole walks, recorded: on a GPU a batch is one launch.
+
+A walk takes hundreds of small steps, and launching them one by one takes longer than running them.
+A straight walk (see :mod:`leapfactual.walk`) is therefore recorded once for each size of batch and
+replayed from then on. Sizes are rounded up to *buckets*, so that few recordings serve all; a batch
+that falls short is filled with copies of its last latent. Encoding is left out: it happens once,
+and may be an inversion of many steps.
+
+On the way, velocities and images are drafted in half precision; where a walk ends is decoded and
+asked about in full. A recording is used only if, on the images at hand, it comes to the same
+labels as a walk step by step. Otherwise it is made anew in full precision, or not at all.
+
+An image for which draft and full precision disagree, or which has left the target class at the end
+of a stage that asks nobody, is *in doubt*. Those are few, and are walked again with *care*: in
+full precision and with every question asked.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .captured import record
+from .explanation import Explanation
+from .fields import FIELDS, VelocityField
+from .flow import Flow
+from .leaps import Stage
+from .quick import PROBES, Pair, Quick
+from .solvers import FixedStep
+from .walk import Route, converse
+
+NAMES = [f.name for f in fields(Explanation) if f.name not in ("x", "seconds", "path")]
+SMALLEST = 16
+DOUBTS = 0.1
+
+
+def bucket(n: int) -> int:
+    """Returns the size that a batch is filled up to: at most a quarter more, but at least 16.
+
+    Example:
+        >>> [bucket(n) for n in (1, 16, 33, 512, 513, 10_000)]
+        [16, 16, 40, 512, 640, 10240]
+    """
+    n = max(n, SMALLEST)
+    step = 1 << ((n - 1).bit_length() - 3)
+    return -(-n // step) * step
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Is a walk of one size of batch, ready to be replayed.
+
+    Arguments:
+        graph: The recorded work. It knows where its networks are, but does not keep them there.
+        inputs: Where it reads latents and targets.
+        outputs: Where it writes what an explanation holds, and who is in doubt.
+        networks: The networks that it asks.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    networks: tuple[Pair, Pair, Flow]
+
+    def replay(self, z: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Returns what an explanation holds, by name, and who is in doubt."""
+        for kept, new in zip(self.inputs, (z, y), strict=True):
+            kept[: len(new)] = new
+            kept[len(new) :] = new[-1:]
+        self.graph.replay()
+        *found, doubt = (tensor[: len(z)].clone() for tensor in self.outputs)
+        return dict(zip(NAMES, found, strict=True)), doubt
+
+
+class Recorder:
+    """Walks batches by replaying, where it can.
+
+    Arguments:
+        quick: The networks to ask.
+        flow: The flow.
+        plan: The stages.
+    """
+
+    def __init__(self, quick: Quick, flow: Flow, plan: Sequence[Stage]) -> None:
+        self.quick, self.flow, self.plan = quick, flow, plan
+        self.recordings: dict[object, Recording | None] = {}
+        self.refused: set[object] = set()
+        known = type(flow.field) in FIELDS.values() and isinstance(flow.solver, FixedStep)
+        self.usable = known and quick.pair.pure and flow.mean.dtype == torch.float32
+
+    def explain(
+        self, x: Tensor, z: Tensor, y: Tensor, *, care: bool = False
+    ) -> tuple[Explanation, Tensor] | None:
+        """Returns the explanation of a batch and who is in doubt; nothing where it cannot.
+
+        The first batch of its size is not worth a recording, and gets nothing.
+
+        Arguments:
+            x: The images.
+            z: Their latents.
+            y: The class to reach with each.
+            care: Whether to leave no doubt.
+        """
+        key = bucket(len(z)), care
+        if not self.usable or not z.is_cuda or z.dtype != torch.float32 or key in self.refused:
+            return None
+        if key not in self.recordings:
+            self.recordings[key] = None
+            return None
+        recording = self.recordings[key]
+        if recording is None:
+            recording = self.recordings[key] = self._recorded(z, y, care)
+            if recording is None:
+                self.refused.add(key)
+                return None
+        found, doubt = recording.replay(z, y)
+        seconds = torch.zeros_like(z[:, 0])
+        return Explanation(x=x, seconds=seconds, **found), doubt  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def _recorded(self, z: Tensor, y: Tensor, care: bool) -> Recording | None:
+        """Makes the fastest recording that comes to the same labels, if there is one."""
+        pair, size = self.quick.pair, bucket(len(z))
+        drafts: list[tuple[Pair, Flow]] = [(pair, self.flow)]
+        if not care:
+            drafts.insert(0, (pair.copied(torch.float16), _halved(self.flow)))
+        few, some = slice(0, PROBES), Route(pair.generator, self.flow, self.plan)
+        walk = converse(some.go(z[few], y[few]), pair.classifier)
+        converse(some.catch_up(walk), pair.classifier)
+        given = [
+            torch.cat([part, part[-1:].expand(size - len(part), *part.shape[1:])])
+            for part in (z, y)
+        ]
+        for draft, flow in drafts:
+            try:
+                recorded = record(partial(self._walk, draft, flow, care), given)
+                recording = Recording(*recorded, (pair, draft, flow))
+                found, doubt = recording.replay(z, y)
+            except RuntimeError:
+                continue
+            same = found["label"][few] == walk.p.argmax(1)
+            if bool((doubt[few] | same).all()) and doubt.double().mean() <= DOUBTS:
+                return recording
+        return None
+
+    def _walk(self, draft: Pair, flow: Flow, care: bool, z: Tensor, y: Tensor) -> list[Tensor]:
+        pair = self.quick.pair
+
+        def answer(x: Tensor) -> Tensor:
+            return (draft if x.dtype == torch.half else pair).classifier(x)
+
+        route = Route(pair.generator, flow, self.plan, draft.generator, straight=True)
+        walk = converse(route.go(z, y), answer)
+        if care:
+            converse(route.catch_up(walk), answer)
+        doubt = walk.outside(walk.postponed[-1][0]) if walk.postponed else torch.zeros_like(y) > 0
+        walk.image = pair.generator.decode(walk.z)
+        if draft is not pair:
+            walk.p = pair.classifier(walk.image)
+            walk.questions = walk.questions + 1
+            doubt = doubt | ((walk.p.argmax(1) == y) != walk.reached)
+        found = walk.explanation(walk.image, 0.0)
+        bad = ~walk.image.isfinite().flatten(1).all(1)
+        return [*(getattr(found, name) for name in NAMES), doubt | bad]
+
+
+class _HalfField(VelocityField):
+    """Is a field in half precision, for latents in single."""
+
+    def __init__(self, field: VelocityField) -> None:
+        super().__init__(field.features, field.classes)
+        self.field = copy.deepcopy(field).half().requires_grad_(False)
+
+    def forward(self, t: Tensor, z: Tensor, c: Tensor) -> Tensor:
+        return self.under(c)(t, z)
+
+    def under(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        velocity = self.field.under(c.half())
+        return lambda t, z: velocity(t.half(), z.half()).float()
+
+    def config(self) -> dict[str, object]:
+        return self.field.config()
+
+
+def _halved(flow: Flow) -> Flow:
+    return flow.with_field(_HalfField(flow.field))

@@ -1,0 +1,216 @@
+"""Quick copies and straight walks come to the same as the plain way."""
+
+import pytest
+import torch
+from torch import nn
+
+import leapfactual as lf
+from leapfactual.classifiers import Counted, from_logits
+from leapfactual.explain import suitable
+from leapfactual.quick import Quick
+from leapfactual.recorded import NAMES, Recorder, bucket
+from leapfactual.studies.morpho_mnist.shipping import load
+from leapfactual.walk import Route, converse
+
+TARGET = torch.arange(40) % 10
+PLANS = {
+    "blended": [lf.blend(6, 0.2)],
+    "injected": [lf.blend(4, 0.2), lf.inject(3, lift=0.0, land=0.1)],
+    "sure": [lf.blend(3, 0.3), lf.inject(1, 0.0, 0.2, 0.999), lf.inject(1, 0.0, 0.4, 0.99)],
+    "tightened": [lf.blend(5, 0.3), lf.tighten(4), lf.inject(1, 0.0, 0.1)],
+    "blind first": [lf.inject(2, 0.0, 0.1), lf.blend(3, 0.3), lf.inject(1, 0.1, 0.2)],
+    "all at the end": [lf.inject(3, 0.0, 0.2), lf.tighten(3)],
+}
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return load()
+
+
+@pytest.fixture(scope="module")
+def x(shipped):
+    return shipped.digits.images[:40]
+
+
+def renewed(shipped, x):
+    quick = Quick(shipped.bundle.generator, shipped.classifier)
+    with torch.no_grad():
+        z = shipped.bundle.generator.encode(x)
+    quick.renew(z)
+    return quick, z
+
+
+def explained(shipped, x, plan, **options):
+    explainer = lf.LeapFactual(
+        shipped.bundle.generator, shipped.classifier, shipped.bundle.flow, plan, **options
+    )
+    return explainer, explainer.explain(x, TARGET)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_quick_copies_change_nothing_but_rounding(shipped, x, name):
+    quick, found = explained(shipped, x, PLANS[name])
+    _, wanted = explained(shipped, x, PLANS[name], plain=True)
+    assert quick.quick.pair is not quick.quick.plain
+    for key in ("label", "leaps", "first", "questions", "evaluations", "source"):
+        assert torch.equal(getattr(found, key), getattr(wanted, key)), key
+    torch.testing.assert_close(found.counterfactual, wanted.counterfactual, rtol=0, atol=1e-3)
+    torch.testing.assert_close(found.probabilities, wanted.probabilities, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_straight_walk_goes_the_same_way(shipped, x, name):
+    """What a GPU records, run as it is: masks instead of rows."""
+    parts = shipped.bundle.generator, shipped.bundle.flow, PLANS[name]
+
+    def walked(**options):
+        route = Route(*parts, **options)
+        walk = converse(route.go(route.encode(x), TARGET), shipped.classifier)
+        converse(route.catch_up(walk), shipped.classifier)
+        return walk
+
+    straight, usual = walked(straight=True), walked()
+    for key in ("reached", "leaps", "taken", "first", "questions", "evaluations"):
+        assert torch.equal(getattr(straight, key), getattr(usual, key)), key
+    torch.testing.assert_close(straight.z, usual.z, rtol=0, atol=1e-4)
+    torch.testing.assert_close(straight.p, usual.p, rtol=0, atol=1e-4)
+    assert straight.image is None
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_recorded_says_who_is_in_doubt(shipped, x, name):
+    quick, z = renewed(shipped, x)
+    recorder = Recorder(quick, shipped.bundle.flow, PLANS[name])
+    wanted = explained(shipped, x, PLANS[name])[1]
+    with torch.no_grad():
+        *found, doubt = recorder._walk(quick.pair, shipped.bundle.flow, False, z, TARGET)
+        *careful, none = recorder._walk(quick.pair, shipped.bundle.flow, True, z, TARGET)
+    for key, tensor, sure in zip(NAMES, found, careful, strict=True):
+        expected = getattr(wanted, key)
+        torch.testing.assert_close(tensor[~doubt], expected[~doubt], rtol=0, atol=1e-3)
+        torch.testing.assert_close(sure, expected, rtol=0, atol=1e-3)
+    assert not none.any()
+    assert doubt.double().mean() < 0.5
+
+
+def test_half_precision_is_close(shipped, x):
+    quick, z = renewed(shipped, x)
+    half = quick.pair.copied(torch.float16)
+    with torch.no_grad():
+        image = half.generator.decode(z)
+        assert image.dtype == torch.half
+        torch.testing.assert_close(
+            image.float(), quick.plain.generator.decode(z), rtol=0, atol=2e-2
+        )
+        assert torch.equal(
+            half.classifier(image).argmax(1), shipped.classifier(image.float()).argmax(1)
+        )
+
+
+def test_new_weights_are_seen(x):
+    shipped = load()
+    explainer, before = explained(shipped, x, PLANS["blended"])
+    with torch.no_grad():
+        shipped.classifier.network[-1].weight.mul_(-1)
+    after = explainer.explain(x, TARGET)
+    assert not torch.equal(before.source, after.source)
+    assert torch.equal(after.source, explained(shipped, x, PLANS["blended"], plain=True)[1].source)
+
+
+def test_a_copy_that_says_something_else_is_not_used(shipped, x):
+    class Fickle(nn.Module):
+        """Looks at its own layers, which folding takes away."""
+
+        def __init__(self, network):
+            super().__init__()
+            self.network = network
+
+        def forward(self, x):
+            logits = self.network(x)
+            return logits if len(self.network) == 14 else -logits
+
+    fickle = from_logits(Fickle(shipped.classifier.network).eval())
+    assert len(shipped.classifier.network) == 14
+    explainer = lf.LeapFactual(
+        shipped.bundle.generator, fickle, shipped.bundle.flow, PLANS["blended"]
+    )
+    found = explainer.explain(x, TARGET)
+    assert explainer.quick.pair is explainer.quick.plain
+    assert torch.equal(found.label, explained(shipped, x, PLANS["blended"], plain=True)[1].label)
+
+
+def test_a_network_that_cannot_be_copied_is_asked_as_it_is(shipped, x):
+    class Lonely(nn.Module):
+        def __init__(self, network):
+            super().__init__()
+            self.network = network
+
+        def __deepcopy__(self, memo):
+            raise TypeError("there is only one of me")
+
+        def forward(self, x):
+            return self.network(x)
+
+    lonely = from_logits(Lonely(shipped.classifier.network).eval())
+    explainer = lf.LeapFactual(
+        shipped.bundle.generator, lonely, shipped.bundle.flow, PLANS["blended"]
+    )
+    explainer.explain(x, TARGET)
+    assert explainer.quick.pair.classifier is lonely
+
+
+def test_a_black_box_is_asked_no_more_than_before(shipped, x):
+    asked = Counted(lambda images: shipped.classifier(images))
+    explainer = lf.LeapFactual(
+        shipped.bundle.generator, asked, shipped.bundle.flow, PLANS["injected"]
+    )
+    found = explainer.explain(x, TARGET)
+    assert asked.images == int(found.questions.sum())
+
+
+def test_buckets_are_few_and_not_much_larger():
+    sizes = {bucket(n) for n in range(1, 5000)}
+    assert len(sizes) < 45
+    assert all(n <= bucket(n) <= max(16, 1.25 * n) for n in range(1, 5000))
+
+
+def test_batches_suit_the_images():
+    assert suitable(torch.zeros(1, 3, 1024, 1024)) == 1
+    assert suitable(torch.zeros(1, 12)) == 4096
+    assert suitable(torch.zeros(1, 1, 28, 28)) < 1000
+
+
+def test_images_are_encoded_once(shipped, x):
+    """Encoding may be an inversion of many steps."""
+
+    class Slow:
+        def __init__(self):
+            self.encoded = 0
+
+        def encode(self, x):
+            self.encoded += len(x)
+            return shipped.bundle.generator.encode(x)
+
+        def decode(self, z):
+            return shipped.bundle.generator.decode(z)
+
+    slow = Slow()
+    explainer = lf.LeapFactual(slow, shipped.classifier, shipped.bundle.flow, PLANS["sure"])
+    for n in (1, 2):
+        explainer.explain(x, TARGET)
+        assert slow.encoded == n * len(x)
+
+
+def test_nothing_is_differentiated(x):
+    vae = lf.generators.VAE((1, 28, 28), 4)
+    assert any(weight.requires_grad for weight in vae.parameters())
+    network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).eval()
+    flow = lf.Flow(lf.MLPField(4, 10), lf.Midpoint(1))
+    for plain in (True, False):
+        explainer = lf.LeapFactual(
+            vae, from_logits(network), flow, [lf.blend(2, 0.5)], plain=plain
+        )
+        found = explainer.explain(x[:3], 1)
+        assert not found.z.requires_grad
+        assert not found.counterfactual.requires_grad
