@@ -22,7 +22,8 @@ LAYERS = [
     {"explain", "agreements"},
     {"metrics", "calibration"},
     {"bundle", "baselines"},
-    {"fitting", "explaining", "evaluating"},
+    {"fitting", "explaining"},
+    {"evaluating", "augmenting"},
     {"testing", "studies"},
     {"cli"},
 ]

@@ -8,7 +8,7 @@ from .callables import Network, from_labels, from_logits, from_probabilities, fr
 from .foreign import clip_preprocessing, from_clip, from_onnx, from_sklearn, load_clip
 from .layers import Cached, Counted, Patient
 from .opening import open_classifier
-from .preprocessing import Preprocessing, stretched, unstretched
+from .preprocessing import Preprocessing, stretched, unstretch, unstretched
 
 __all__ = [
     "Cached",
@@ -27,5 +27,6 @@ __all__ = [
     "load_clip",
     "open_classifier",
     "stretched",
+    "unstretch",
     "unstretched",
 ]

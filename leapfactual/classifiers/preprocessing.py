@@ -32,6 +32,11 @@ def stretched(x: Tensor, stretch: str) -> Tensor:
     return STRETCHES[stretch](x, STRENGTH)
 
 
+def unstretch(x: Tensor, stretch: str) -> Tensor:
+    """Takes back what :func:`stretched` did."""
+    return BACK[stretch](x, STRENGTH)
+
+
 def unstretched(classifier: Classifier, stretch: str) -> Classifier:
     """Lets a classifier see stretched images as they were before.
 
@@ -45,7 +50,7 @@ def unstretched(classifier: Classifier, stretch: str) -> Classifier:
     """
     if stretch == "none":
         return classifier
-    return lambda x: classifier(BACK[stretch](x, STRENGTH))
+    return lambda x: classifier(unstretch(x, stretch))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ..errors import LeapError
 from .shared import console
 from .stock import data, inspect
 from .studies import bench, demo, study
-from .work import evaluate, explain, fit
+from .work import augment, evaluate, explain, fit
 
 app = typer.Typer(
     name="leapfactual",
@@ -22,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, fit, explain, evaluate, inspect, bench):
+for command in (demo, fit, explain, evaluate, augment, inspect, bench):
     app.command()(command)
 app.add_typer(study, name="study")
 app.add_typer(data, name="data")

@@ -1,4 +1,4 @@
-"""From a folder of pictures to a page: fit, explain, evaluate."""
+"""From a folder of pictures to a page or to more pictures: fit, explain, evaluate, augment."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -319,6 +319,91 @@ def evaluate(
     elif not quiet:
         console.print(result.markdown(), markup=False, highlight=False, soft_wrap=True)
         console.print(f"\nWrote evaluation.json and evaluation.md to [bold]{escape(str(out))}[/].")
+
+
+def augment(
+    bundle: Where,
+    images: Pictures,
+    out: Annotated[Path, typer.Option("--out", help="The folder to write to.", file_okay=False)],
+    to: Annotated[
+        str | None,
+        typer.Option(help="The classes to make, with commas; every other class when not given."),
+    ] = None,
+    rare: Annotated[
+        bool, typer.Option("--rare", help="Only classes with fewer images than an equal share.")
+    ] = False,
+    share: Annotated[
+        float, typer.Option(help="The share of all counterfactuals to make, drawn at random.")
+    ] = 1.0,
+    valid: Annotated[
+        bool, typer.Option(help="Keep only what the classifier gives to the target class.")
+    ] = True,
+    typical: Annotated[
+        float,
+        typer.Option(help="Keep only what is at least that typical, in percent.", min=0, max=100),
+    ] = 0.0,
+    judges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--judge", help="Keep only what this classifier agrees with; may be given repeatedly."
+        ),
+    ] = None,
+    reliability: Reliability = None,
+    swift: Quick = False,
+    plan: Plan = None,
+    classifier: Asked = None,
+    gives: Gives = None,
+    anyway: Anyway = False,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    config: Config = None,
+) -> None:
+    """Make training data: reliable counterfactuals, in a folder for each class.
+
+    Writes pictures, manifest.csv, with a line for each, kept or not, and summary.json. An
+    interrupted run goes on when the same command is given again.
+
+    Example: leapfactual augment my-bundle photos/ --typical 20 --out more-photos
+
+    Rare classes only: leapfactual augment my-bundle photos/ --rare --out more-photos
+    """
+    from ..augmenting import Filters, augment_all, chosen_pairs, rare_classes
+
+    if to is not None and rare:
+        raise InputError("give --to or --rare, not both.")
+    with talk("opening", quiet=quiet or as_json) as say:
+        loaded, asked, found = _ready(bundle, images, classifier, gives, device)
+        example = found[list(range(min(8, len(found))))].to(device)
+        stretch = str(loaded.training.get("stretch", "none"))
+        others = [
+            unstretched(open_classifier(judge, example, loaded.classes), stretch)
+            for judge in judges or []
+        ]
+        sources = _sources(loaded, asked, found)
+        targets = list(range(len(loaded.classes)))
+        if to is not None:
+            named = [name.strip() for name in to.split(",")]
+            targets = [explaining.target_named(name, loaded.classes) for name in named]
+        elif rare:
+            targets = rare_classes(sources, len(loaded.classes))
+            say.tell(f"Rare are {', '.join(loaded.classes[k] for k in targets)}.")
+        pairs = chosen_pairs(sources, targets, share=share, seed=seed)
+        if plan is None and reliability is None and not swift:
+            reliability = 1.0 if loaded.ladder else None
+        chosen, solver = _plan(loaded, plan, reliability, swift)
+        job = explaining.Job(loaded, asked, found, pairs, chosen, anyway=anyway, solver=solver)
+        summary = augment_all(job, out, Filters(valid, typical, others), say.progress)
+        _left_out(found, say.tell)
+    if as_json:
+        print_json(summary)
+    elif not quiet:
+        for name, count in summary["kept"].items():
+            console.print(f"{escape(name)}: {count} of {summary['made'][name]}", highlight=False)
+        for why, count in summary["left out"].items():
+            console.print(f"left out, {why}: {count}", highlight=False)
+        console.print(f"\nWrote the pictures and manifest.csv to [bold]{escape(str(out))}[/].")
 
 
 def _opened(
