@@ -36,10 +36,10 @@ from .files import read_safetensors, write_safetensors
 from .flow import Flow
 from .generators import saved
 from .leaps import STAGES, Stage, describe
-from .solvers import Midpoint, Solver
+from .solvers import SOLVERS, FixedStep, Solver
 from .types import Classifier, Generator
 
-FORMAT = "leapfactual bundle 1"
+FORMAT = "leapfactual bundle 2"
 PROBES = "leapfactual probes 1"
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 1 << 20
@@ -224,6 +224,7 @@ class Bundle:
         anyway: bool = False,
         batch_size: int | None = None,
         keep_path: bool = False,
+        plain: bool = False,
     ) -> LeapFactual:
         """Returns an explainer of the classifier that this bundle was made for.
 
@@ -234,6 +235,7 @@ class Bundle:
             anyway: Explain another classifier all the same.
             batch_size: As in :class:`LeapFactual`.
             keep_path: As in :class:`LeapFactual`.
+            plain: As in :class:`LeapFactual`.
         """
         likeness = self._likeness(classifier)
         if likeness < SAME and not anyway:
@@ -249,6 +251,7 @@ class Bundle:
             plan or self.plan,
             batch_size=batch_size,
             keep_path=keep_path,
+            plain=plain,
         )
 
     @torch.no_grad()
@@ -514,17 +517,22 @@ def _rung_described(rung: Rung) -> dict[str, object]:
         "reliability": rung.reliability,
         "plan": [_described(stage) for stage in rung.plan],
         "numbers": dict(rung.numbers),
-        "midpoints": rung.solver and rung.solver.steps,
+        "solver": rung.solver and {"kind": type(rung.solver).__name__, "steps": rung.solver.steps},
     }
 
 
 def _rung(
-    reliability: float, plan: list[dict[str, Any]], numbers: dict[str, float], midpoints: int
+    reliability: float,
+    plan: list[dict[str, Any]],
+    numbers: dict[str, float],
+    solver: dict[str, Any] | None,
 ) -> Rung:
     stages = tuple(_stage(**stage) for stage in plan)
-    solver = None if midpoints is None else Midpoint(midpoints)
     values = {str(k): float(v) for k, v in numbers.items()}
-    return Rung(stages, float(reliability), values, solver)
+    known = None if solver is None else SOLVERS[solver["kind"]](steps=solver["steps"])  # type: ignore[call-arg]
+    if not isinstance(known, FixedStep | None):
+        raise ValueError(f"the solver {solver} takes no fixed steps")
+    return Rung(stages, float(reliability), values, known)
 
 
 def _stage(kind: str, **numbers: float) -> Stage:

@@ -14,7 +14,7 @@ anew, which makes them a little smoother and more typical than the originals.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -231,7 +231,8 @@ def quickest(
             good.append(rung)
         if progress is not None:
             progress((n + 1) / len(plans))
-    return max(good, key=lambda rung: rung.numbers[second], default=None)
+    best = max(good, key=lambda rung: rung.numbers[second], default=None)
+    return best and replace(best, reliability=1.0)
 
 
 def _cost(plan: Plan, solver: FixedStep) -> float:

@@ -21,7 +21,7 @@ from .flow import Flow
 from .leaps import Stage
 from .pictures import Pictures, as_images
 from .quick import Pair, Quick
-from .recorded import Recorder
+from .recorded import Recorder, signature
 from .types import Classifier, Generator
 from .walk import Route, converse
 
@@ -50,6 +50,8 @@ class LeapFactual(Explainer):
     The plan is a list of stages. With :math:`N_b` blending leaps alone it is the paper's
     LeapFactual; with :math:`N_i` injection leaps after them, LeapFactual_R, whose counterfactuals
     other judges agree with.
+
+    An explainer is for one thread at a time.
 
     The counterfactual of an image is its *last* iterate that the classifier gives to the target
     class. Where there is none, it is the last iterate, and the status says so.
@@ -116,7 +118,8 @@ class LeapFactual(Explainer):
             checks.positive(batch_size, "batch_size")
         self.generator, self.classifier, self.flow = generator, classifier, flow
         self.plan, self.batch_size, self.keep_path = stages, batch_size, keep_path
-        self.quick = None if plain or classifier is None else Quick(generator, classifier)
+        self.plain = plain
+        self.quick: Quick | None = None
         self.recorder: Recorder | None = None
 
     def __repr__(self) -> str:
@@ -137,9 +140,11 @@ class LeapFactual(Explainer):
             )
         size = self.batch_size or suitable(x)
         parts = list(zip(torch.split(x, size), torch.split(y, size), strict=True))
-        if self.quick is None:
-            plain = Pair(self.generator, self.classifier)
-            return Explanation.cat([self._by_step(*part, plain) for part in parts])
+        networks = Pair(self.generator, self.classifier)
+        if self.plain:
+            return Explanation.cat([self._by_step(*part, networks) for part in parts])
+        if self.quick is None or self.quick.plain != networks:
+            self.quick = Quick(networks)
         return self._quickly(self.quick, parts, size)
 
     def _by_step(self, x: Tensor, y: Tensor, pair: Pair, z: Tensor | None = None) -> Explanation:
@@ -155,26 +160,29 @@ class LeapFactual(Explainer):
         what was copied when.
         """
         started = time.perf_counter()
-        found, doubts, replayed = [], [], False
-        stale = quick.stale(parts[0][0].device)
-        for x, y in parts:
+        found, doubts = [], []
+        for n, (x, y) in enumerate(parts):
             z = self._route(self.generator).encode(x)
-            if stale:
-                quick.renew(z)
-                self.recorder = Recorder(quick, self.flow, self.plan)
-                stale = False
+            if n == 0:
+                self._renew(quick, z)
             answer = self._replayed(x, z, y)
-            replayed = replayed or answer is not None
             found.append(self._by_step(x, y, quick.pair, z) if answer is None else answer[0])
             doubts.append(torch.zeros_like(y) > 0 if answer is None else answer[1])
         whole = Explanation.cat(found)
-        if not replayed:
-            return whole
         for rows in torch.split(torch.cat(doubts).nonzero()[:, 0], size):
             if len(rows):
                 whole = whole.put(rows, self._with_care(whole[rows], quick))
         share = (time.perf_counter() - started) / len(whole)
         return replace(whole, seconds=torch.full_like(whole.seconds, share))
+
+    def _renew(self, quick: Quick, z: Tensor) -> None:
+        """Sees to it that copies and recordings are of the networks as they are."""
+        known = self.recorder is not None and self.recorder.quick is quick
+        if quick.stale(z):
+            known = False
+            quick.renew(z)
+        if not known or self.recorder.seen != signature(self.flow, self.plan):  # type: ignore[union-attr]
+            self.recorder = Recorder(quick, self.flow, self.plan)
 
     def _replayed(
         self, x: Tensor, z: Tensor, y: Tensor, *, care: bool = False
@@ -188,7 +196,9 @@ class LeapFactual(Explainer):
         """Walks images again, in full precision and with every question asked."""
         x, z, y = doubtful.x, doubtful.z, doubtful.target
         answer = self._replayed(x, z, y, care=True)
-        return self._by_step(x, y, quick.pair, z) if answer is None else answer[0]
+        if answer is None or answer[1].any():
+            return self._by_step(x, y, quick.pair, z)
+        return answer[0]
 
     def _route(self, generator: Generator) -> Route:
         return Route(generator, self.flow, self.plan, keep_path=self.keep_path)

@@ -111,10 +111,14 @@ class MLPField(VelocityField):
 
     def forward(self, t: Tensor, z: Tensor, c: Tensor) -> Tensor:
         """See :meth:`VelocityField.forward`."""
-        return self.under(c)(t, z)
+        return self._prepared(c)(t, z)
 
     def under(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         """See :meth:`VelocityField.under`. The condition goes through the first layer once."""
+        own = type(self).forward is MLPField.forward
+        return self._prepared(c) if own else super().under(c)
+
+    def _prepared(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         first, *others = self.layers
         weight, bias = cast(Tensor, first.weight), cast(Tensor, first.bias)
         of_z, of_c, of_t = torch.split(weight, [self.features, self.classes, 1], dim=1)

@@ -68,7 +68,9 @@ def folded(module: nn.Module) -> nn.Module:
         if type(part) is not nn.Sequential:
             return part
         layers = _rewritten(list(part))
-        changed = changed or layers != list(part)
+        if layers == list(part):
+            return part
+        changed = True
         return nn.Sequential(*layers)
 
     with torch.no_grad():
@@ -93,13 +95,15 @@ def _pairwise(layers: list[nn.Module], rule: Rule) -> list[nn.Module]:
 
 def _norm(layer: nn.Module, norm: nn.Module) -> Layers | None:
     """Folds a batch norm into the layer before it."""
-    if not isinstance(norm, NORMS) or norm.running_mean is None or norm.weight is None:
+    if not isinstance(norm, NORMS) or type(norm) not in NORMS:
         return None
-    if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+    if norm.running_mean is None or norm.weight is None:
+        return None
+    if type(layer) is nn.Conv2d and isinstance(norm, nn.BatchNorm2d):
         return [fuse_conv_bn_eval(layer, norm)]
-    if isinstance(layer, nn.ConvTranspose2d) and isinstance(norm, nn.BatchNorm2d):
+    if type(layer) is nn.ConvTranspose2d and isinstance(norm, nn.BatchNorm2d):
         return [fuse_conv_bn_eval(layer, norm, transpose=True)] if layer.groups == 1 else None
-    if isinstance(layer, nn.Linear) and isinstance(norm, nn.BatchNorm1d):
+    if type(layer) is nn.Linear and isinstance(norm, nn.BatchNorm1d):
         return [fuse_linear_bn_eval(layer, norm)]
     return None
 
@@ -110,7 +114,7 @@ def _phases(layer: nn.Module) -> Layers | None:
     The output pixel :math:`sm + a` sees the input pixels :math:`m + d` through the weights
     :math:`a + p - sd`, for the padding :math:`p`.
     """
-    if not isinstance(layer, nn.ConvTranspose2d) or not _square(layer):
+    if type(layer) is not nn.ConvTranspose2d or not _square(layer):
         return None
     (s, _), (k, _), (p, _) = layer.stride, layer.kernel_size, _pair(layer.padding)
     whole = k - 2 * p + layer.output_padding[0] == s
@@ -133,6 +137,8 @@ def _behind(shuffle: nn.Module, layer: nn.Module) -> Layers | None:
     if not isinstance(shuffle, nn.PixelShuffle):
         return None
     if isinstance(layer, POINTWISE):
+        if getattr(layer, "inplace", False):
+            layer.inplace = False
         return [layer, shuffle]
     coarse = _coarse(layer, shuffle.upscale_factor)
     return None if coarse is None else [coarse, shuffle]
@@ -145,7 +151,7 @@ def _coarse(layer: nn.Module, s: int) -> nn.Conv2d | None:
     on the coarse grid, the phase :math:`(a + u) \bmod s` of the pixel :math:`m + \lfloor (a + u)
     / s \rfloor`.
     """
-    if not isinstance(layer, nn.Conv2d) or not _square(layer):
+    if type(layer) is not nn.Conv2d or not _square(layer):
         return None
     (k, _), padded = layer.kernel_size, _pair(layer.padding) != (0, 0)
     if padded or layer.stride != (1, 1) or layer.out_channels > PICTURE:

@@ -73,6 +73,10 @@ class Leaps:
                 f"`sure` must be a probability above 0 and up to 1, got {self.sure!r}. With 1, "
                 "every image takes every leap."
             )
+        if self.sure < 1 and self.lift == self.land:
+            raise InputError(
+                f"`sure` is for injection; a blend stops by itself, got sure={self.sure!r}."
+            )
         if self.lift > self.land:
             raise InputError(
                 f"a leap with lift={self.lift} and land={self.land} removes more than it adds. "
@@ -81,8 +85,11 @@ class Leaps:
 
     @property
     def blind(self) -> bool:
-        """Whether the leaps do not depend on the current class, since nothing is taken out."""
-        return self.lift == 0
+        """Whether the leaps do not depend on what the classifier says on their way.
+
+        Nothing is taken out, and nobody stops in between because the classifier is sure.
+        """
+        return self.lift == 0 and (self.sure == 1 or self.n <= 1)
 
     def moves(self, c: Tensor, c_target: Tensor, p: Tensor) -> Tensor:
         """Returns which rows ``(B,)`` take the next leap.
@@ -183,7 +190,7 @@ def describe(plan: Sequence[Stage]) -> str:
         elif stage.lift == stage.land:
             words.append(f"blend({stage.n}, {stage.lift:g})")
         else:
-            sure = "" if stage.sure == 1 else f", {stage.sure:g}"
+            sure = "" if stage.sure == 1 else f", {stage.sure!r}"
             words.append(f"inject({stage.n}, {stage.lift:g}, {stage.land:g}{sure})")
     return ", ".join(words)
 

@@ -3,7 +3,8 @@
 A copy is folded (see :mod:`leapfactual.folding`) and keeps its images with the channels last,
 which is how convolutions like them. Whether it says the same is tried on the first images that
 come: pictures and probabilities must be near, and every label equal. Otherwise the original is
-used. A network is copied only when it is a torch module; anything else is asked as it is.
+used. A network is copied only when it is a torch module without hooks, in evaluation mode;
+anything else is asked as it is.
 """
 
 import copy
@@ -17,12 +18,12 @@ from .classifiers import Network
 from .folding import folded
 from .types import Classifier, Generator
 
-PROBES = 256
+PROBES, A_FEW = 256, 2
 LARGEST = 100_000_000
 NEAR, NEAR_ON_GPU = 1e-3, 1e-2
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Pair:
     """Is a generator and the classifier that is asked about its images."""
 
@@ -32,20 +33,23 @@ class Pair:
     @property
     def pure(self) -> bool:
         """Whether both are torch modules, so that asking has no effect but the answer."""
-        return isinstance(self.generator, nn.Module) and isinstance(
-            _module(self.classifier), nn.Module
+        return all(
+            isinstance(_module(part), nn.Module) for part in (self.generator, self.classifier)
         )
 
     def copied(self, dtype: torch.dtype) -> "Pair":
         """Returns folded copies in some precision; what is no module stays as it is."""
         generator, classifier = self.generator, self.classifier
-        if isinstance(generator, nn.Module):
-            twin: Any = _copied(generator, dtype)
-            generator = twin if dtype == torch.float32 else _Half(twin)
-        if isinstance(classifier, Network) and isinstance(classifier.network, nn.Module):
+        if type(classifier) is Network and isinstance(classifier.network, nn.Module):
             network = _copied(classifier.network, dtype)
             if network is not classifier.network:
                 classifier = Network(network, classifier.preprocessing)
+        if isinstance(generator, nn.Module):
+            twin: Any = _copied(generator, dtype)
+            if dtype == torch.float16:
+                generator = _Half(twin)
+            elif twin is not generator:
+                generator = _Contiguous(twin) if classifier is self.classifier else twin
         return Pair(generator, classifier)
 
     def agrees(self, other: "Pair", z: Tensor) -> bool:
@@ -67,19 +71,22 @@ class Quick:
     """Makes the copies when they are first needed, and anew when weights have changed.
 
     Arguments:
-        generator: The generator.
-        classifier: The classifier.
+        plain: The networks as they are.
     """
 
-    def __init__(self, generator: Generator, classifier: Classifier) -> None:
-        self.plain = self.pair = Pair(generator, classifier)
+    def __init__(self, plain: Pair) -> None:
+        self.plain = self.pair = plain
         self.seen: object = None
 
-    def stale(self, device: torch.device) -> bool:
-        """Whether there are no copies yet of the networks as they are."""
-        now = device, *_weights(self.plain.generator), *_weights(self.plain.classifier)
-        changed, self.seen = now != self.seen, now
-        return changed
+    def stale(self, z: Tensor) -> bool:
+        """Whether there are no copies yet of the networks as they are.
+
+        Weights tell where they are and how often they were written, but not everything that can
+        change; so the copies are also tried on a few latents.
+        """
+        if self._signature(z.device) != self.seen:
+            return True
+        return self.pair is not self.plain and not self._tried(self.pair, z[:A_FEW])
 
     @torch.no_grad()
     def renew(self, z: Tensor) -> None:
@@ -89,14 +96,38 @@ class Quick:
             z: Latents to try them on; the first are taken.
         """
         self.pair = self.plain
-        if z.dtype != torch.float32:
-            return
+        if z.dtype == torch.float32:
+            try:
+                pair = self.plain.copied(torch.float32)
+            except Exception:
+                pair = self.plain
+            self.pair = pair if self._tried(pair, z[:PROBES]) else self.plain
+        self.seen = self._signature(z.device)
+
+    @torch.no_grad()
+    def _tried(self, pair: Pair, z: Tensor) -> bool:
         try:
-            pair = self.plain.copied(torch.float32)
-            if self.plain.agrees(pair, z[:PROBES]):
-                self.pair = pair
+            return self.plain.agrees(pair, z.clone())
         except Exception:
-            pass
+            return False
+
+    def _signature(self, device: torch.device) -> object:
+        return device, *weights(self.plain.generator), *weights(self.plain.classifier)
+
+
+class _Contiguous:
+    """Is a copy of a generator whose images lie in memory as everybody expects."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def encode(self, x: Tensor) -> Tensor:
+        z: Tensor = self.module.encode(x)  # type: ignore[operator]
+        return z
+
+    def decode(self, z: Tensor) -> Tensor:
+        x: Tensor = self.module.decode(z)  # type: ignore[operator]
+        return x.contiguous()
 
 
 class _Half:
@@ -116,25 +147,30 @@ class _Half:
 
 def _copied(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Returns a copy with another layout and precision, or the module where none would help."""
-    weights = list(module.parameters())
-    if sum(w.numel() for w in weights) > LARGEST or module.training:
+    tensors = [*module.parameters(), *module.buffers()]
+    watched = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    training = any(part.training for part in module.modules())
+    if watched or training or sum(t.numel() for t in tensors) > LARGEST:
         return module
     twin = folded(module)
     if twin is module:
-        if dtype == torch.float32 and not any(w.ndim == 4 for w in weights):
+        if dtype == torch.float32 and not any(t.ndim == 4 for t in tensors):
             return module
         twin = copy.deepcopy(module)
     return twin.to(dtype=dtype).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def _module(holder: object) -> object:
-    return holder.network if isinstance(holder, Network) else holder
+    if isinstance(holder, _Contiguous):
+        return holder.module
+    return holder.network if type(holder) is Network else holder
 
 
-def _weights(holder: object) -> list[tuple[int, int]]:
+def weights(holder: object) -> list[object]:
     """Returns what tells whether weights have changed: where they are, and how often written."""
     module = _module(holder)
     if not isinstance(module, nn.Module):
         return []
     tensors = [*module.parameters(), *module.buffers()]
-    return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
+    modes = tuple(part.training for part in module.modules())
+    return [modes, *((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)]

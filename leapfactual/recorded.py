@@ -28,13 +28,14 @@ from .explanation import Explanation
 from .fields import FIELDS, VelocityField
 from .flow import Flow
 from .leaps import Stage
-from .quick import PROBES, Pair, Quick
+from .quick import PROBES, Pair, Quick, weights
 from .solvers import FixedStep
 from .walk import Route, converse
 
 NAMES = [f.name for f in fields(Explanation) if f.name not in ("x", "seconds", "path")]
 SMALLEST = 16
 DOUBTS = 0.1
+MOST = 8
 
 
 def bucket(n: int) -> int:
@@ -90,6 +91,7 @@ class Recorder:
         self.refused: set[object] = set()
         known = type(flow.field) in FIELDS.values() and isinstance(flow.solver, FixedStep)
         self.usable = known and quick.pair.pure and flow.mean.dtype == torch.float32
+        self.seen = signature(flow, plan)
 
     def explain(
         self, x: Tensor, z: Tensor, y: Tensor, *, care: bool = False
@@ -112,10 +114,14 @@ class Recorder:
             return None
         recording = self.recordings[key]
         if recording is None:
+            ready = [known for known, made in self.recordings.items() if made is not None]
+            if len(ready) >= MOST:
+                self.recordings[ready[0]] = None
             recording = self.recordings[key] = self._recorded(z, y, care)
             if recording is None:
                 self.refused.add(key)
                 return None
+        self.recordings[key] = self.recordings.pop(key)
         found, doubt = recording.replay(z, y)
         seconds = torch.zeros_like(z[:, 0])
         return Explanation(x=x, seconds=seconds, **found), doubt  # type: ignore[arg-type]
@@ -124,9 +130,6 @@ class Recorder:
     def _recorded(self, z: Tensor, y: Tensor, care: bool) -> Recording | None:
         """Makes the fastest recording that comes to the same labels, if there is one."""
         pair, size = self.quick.pair, bucket(len(z))
-        drafts: list[tuple[Pair, Flow]] = [(pair, self.flow)]
-        if not care:
-            drafts.insert(0, (pair.copied(torch.float16), _halved(self.flow)))
         few, some = slice(0, PROBES), Route(pair.generator, self.flow, self.plan)
         walk = converse(some.go(z[few], y[few]), pair.classifier)
         converse(some.catch_up(walk), pair.classifier)
@@ -134,12 +137,14 @@ class Recorder:
             torch.cat([part, part[-1:].expand(size - len(part), *part.shape[1:])])
             for part in (z, y)
         ]
-        for draft, flow in drafts:
+        for half in (False,) if care else (True, False):
             try:
+                draft = self.quick.plain.copied(torch.float16) if half else pair
+                flow = halved(self.flow) if half else self.flow
                 recorded = record(partial(self._walk, draft, flow, care), given)
                 recording = Recording(*recorded, (pair, draft, flow))
                 found, doubt = recording.replay(z, y)
-            except RuntimeError:
+            except Exception:
                 continue
             same = found["label"][few] == walk.p.argmax(1)
             if bool((doubt[few] | same).all()) and doubt.double().mean() <= DOUBTS:
@@ -156,7 +161,9 @@ class Recorder:
         walk = converse(route.go(z, y), answer)
         if care:
             converse(route.catch_up(walk), answer)
-        doubt = walk.outside(walk.postponed[-1][0]) if walk.postponed else torch.zeros_like(y) > 0
+        doubt = torch.zeros_like(walk.reached)
+        for moved, taken, _ in walk.postponed:
+            doubt = doubt | (moved & walk.outside(taken))
         walk.image = pair.generator.decode(walk.z)
         if draft is not pair:
             walk.p = pair.classifier(walk.image)
@@ -165,6 +172,11 @@ class Recorder:
         found = walk.explanation(walk.image, 0.0)
         bad = ~walk.image.isfinite().flatten(1).all(1)
         return [*(getattr(found, name) for name in NAMES), doubt | bad]
+
+
+def signature(flow: Flow, plan: Sequence[Stage]) -> object:
+    """Returns what a recording depends on besides the networks that it asks."""
+    return flow.solver, flow.soft, tuple(plan), *weights(flow)
 
 
 class _HalfField(VelocityField):
@@ -185,5 +197,6 @@ class _HalfField(VelocityField):
         return self.field.config()
 
 
-def _halved(flow: Flow) -> Flow:
+def halved(flow: Flow) -> Flow:
+    """Returns the flow with its field in half precision."""
     return flow.with_field(_HalfField(flow.field))

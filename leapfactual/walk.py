@@ -76,17 +76,13 @@ class Route:
         walk = Walk(y, z, image, p, self)
         for number, stage in enumerate(self.plan):
             if walk.unheard and stage.n and (not stage.blind or stage.sure < 1):
-                taken, last = walk.postponed.pop()
-                moved = taken > 0
-                rows = self._rows(moved)
-                said = yield from self._hear(walk, moved, rows, taken, last)
-                p = _put(p, moved, rows, said)
+                p = yield from self._hear_pending(walk, z, p)
             if isinstance(stage, Tightening):
                 z, p = yield from self._tighten(walk, stage.n)
                 continue
             goes_back = any(isinstance(later, Tightening) for later in self.plan[number:])
             waits = (walk.source == walk.target) & goes_back
-            for _ in range(stage.n):
+            for _ in range(stage.n if stage.land else 0):
                 c = self.flow.condition(p)
                 moving = stage.moves(c, c_target, p) & ~waits
                 rows = self._rows(moving)
@@ -97,25 +93,34 @@ class Route:
                 z = _put(z, moving, rows, leapt)
                 walk.move(moving, z, evaluations)
                 if stage.blind:
-                    walk.postpone(z)
+                    walk.postpone(moving, z)
                 else:
                     said = yield from self._hear(walk, moving, rows, walk.taken, z)
                     p = _put(p, moving, rows, said)
         if walk.unheard:
-            yield from self._look_back(walk)
+            yield from self._hear_pending(walk, z, p)
         return walk
 
     def catch_up(self, walk: "Walk") -> Coroutine[Tensor, Tensor, None]:
         """Asks backwards about iterates that nobody was asked about, as far as it matters."""
+        walk.pending, walk.unheard = torch.zeros_like(walk.pending), False
         while walk.postponed:
-            yield from self._look_back(walk)
+            moved, taken, earlier = walk.postponed.pop()
+            outside = moved & walk.outside(taken)
+            rows = self._rows(outside)
+            if _some(rows):
+                yield from self._hear(walk, outside, rows, taken, earlier)
 
-    def _look_back(self, walk: "Walk") -> Coroutine[Tensor, Tensor, None]:
-        taken, earlier = walk.postponed.pop()
-        outside = walk.outside(taken)
-        rows = self._rows(outside)
+    def _hear_pending(
+        self, walk: "Walk", z: Tensor, p: Tensor
+    ) -> Coroutine[Tensor, Tensor, Tensor]:
+        """Asks where those stand that moved without asking; returns all answers of now."""
+        moved, rows = walk.pending, self._rows(walk.pending)
         if _some(rows):
-            yield from self._hear(walk, outside, rows, taken, earlier)
+            said = yield from self._hear(walk, moved, rows, walk.taken, z)
+            p = _put(p, moved, rows, said)
+        walk.settle(moved)
+        return p
 
     def _tighten(self, walk: "Walk", n: int) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Goes back towards the start with all that have crossed into the target class."""
@@ -175,8 +180,8 @@ class Walk:
         self.first = torch.where(self.reached, 0, -1)
         self.leaps, self.taken, self.evaluations = (torch.zeros_like(target) for _ in range(3))
         self.questions = torch.ones_like(target)
-        self.postponed: list[tuple[Tensor, Tensor]] = []
-        self.unheard = False
+        self.postponed: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.pending, self.unheard = torch.zeros_like(self.reached), False
         everyone = torch.arange(len(z), device=z.device)
         self.path = [(everyone, self.taken, z)]
         self.answers = [(everyone, self.taken, p)]
@@ -188,10 +193,18 @@ class Walk:
         if self.route.keep_path:
             self.path.append((mask.nonzero()[:, 0], self.taken[mask], z[mask]))
 
-    def postpone(self, z: Tensor) -> None:
-        """Keeps iterates that nobody has been asked about yet."""
-        self.postponed.append((self.taken, z))
-        self.unheard = True
+    def postpone(self, mask: Tensor, z: Tensor) -> None:
+        """Keeps the iterates of some rows, about which nobody has been asked yet."""
+        self.postponed.append((mask, self.taken, z))
+        self.pending, self.unheard = self.pending | mask, True
+
+    def settle(self, mask: Tensor) -> None:
+        """Notes that some rows have been asked about where they stand now."""
+        self.postponed = [
+            (moved & ~(mask & (taken == self.taken)), taken, z)
+            for moved, taken, z in self.postponed
+        ]
+        self.pending, self.unheard = torch.zeros_like(mask), False
 
     def outside(self, taken: Tensor) -> Tensor:
         """Returns who was not seen in the target class at the leap ``taken`` or later."""
@@ -205,7 +218,6 @@ class Walk:
         self, mask: Tensor, rows: Rows, taken: Tensor, z: Tensor, image: Tensor, p: Tensor
     ) -> None:
         """Notes answers; the last iterate in the target class stays, or else the last."""
-        self.unheard = False
         self.questions = self.questions + mask
         said = _put(self.p, mask, rows, p)
         inside = (said.argmax(1) == self.target) & mask

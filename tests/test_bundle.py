@@ -241,7 +241,7 @@ def rewritten(folder, change):
     [
         (
             lambda m: m.update(format="leapfactual bundle 9"),
-            "must describe a `leapfactual bundle 1`",
+            "must describe a `leapfactual bundle 2`",
         ),
         (lambda m: m.pop("plan"), "does not describe a bundle .*plan"),
         (

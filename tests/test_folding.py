@@ -101,3 +101,20 @@ def test_generators_are_the_same(made):
 def test_a_network_in_training_is_left_alone():
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
     assert folded(module) is module
+
+
+def test_what_is_given_is_not_written_to():
+    module = nn.Sequential(nn.PixelShuffle(2), nn.ReLU(inplace=True), nn.Hardtanh(0, 1)).eval()
+    x = torch.randn(2, 4, 3, 3)
+    before = x.clone()
+    folded(module)(x)
+    assert torch.equal(x, before)
+
+
+def test_layers_with_a_forward_of_their_own_stay():
+    class Odd(nn.ConvTranspose2d):
+        def forward(self, x):
+            return -super().forward(x)
+
+    module = nn.Sequential(Odd(2, 2, 3, 2, 1, 1), nn.BatchNorm2d(2)).eval()
+    assert folded(module) is module

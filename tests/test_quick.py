@@ -1,15 +1,20 @@
 """Quick copies and straight walks come to the same as the plain way."""
 
+import random
+import time
+
 import pytest
 import torch
 from torch import nn
 
 import leapfactual as lf
-from leapfactual.classifiers import Counted, from_logits
+from leapfactual.classifiers import Counted, Network, from_logits
+from leapfactual.errors import InputError
 from leapfactual.explain import suitable
-from leapfactual.quick import Quick
-from leapfactual.recorded import NAMES, Recorder, bucket
+from leapfactual.quick import Pair, Quick
+from leapfactual.recorded import NAMES, Recorder, bucket, signature
 from leapfactual.studies.morpho_mnist.shipping import load
+from leapfactual.testing import GaussianOracle
 from leapfactual.walk import Route, converse
 
 TARGET = torch.arange(40) % 10
@@ -34,18 +39,18 @@ def x(shipped):
 
 
 def renewed(shipped, x):
-    quick = Quick(shipped.bundle.generator, shipped.classifier)
+    quick = Quick(Pair(shipped.bundle.generator, shipped.classifier))
     with torch.no_grad():
         z = shipped.bundle.generator.encode(x)
     quick.renew(z)
     return quick, z
 
 
-def explained(shipped, x, plan, **options):
+def explained(shipped, x, plan, *, target=TARGET, **options):
     explainer = lf.LeapFactual(
         shipped.bundle.generator, shipped.classifier, shipped.bundle.flow, plan, **options
     )
-    return explainer, explainer.explain(x, TARGET)
+    return explainer, explainer.explain(x, target)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -214,3 +219,160 @@ def test_nothing_is_differentiated(x):
         found = explainer.explain(x[:3], 1)
         assert not found.z.requires_grad
         assert not found.counterfactual.requires_grad
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_image_walks_alone_as_in_company(seed):
+    """Whatever the plan: batch-mates, masks and the kept path make no difference."""
+    draw = random.Random(seed)
+    oracle = GaussianOracle(1.5 * torch.randn(3, 2, dtype=torch.float64), 0.8)
+    flow = lf.Flow(oracle.flow().field, lf.Midpoint(2), soft=bool(seed % 2)).double()
+    kinds = [
+        lambda: lf.blend(draw.randint(1, 4), draw.choice([0.0, 0.1, 0.3])),
+        lambda: lf.inject(draw.randint(1, 3), 0.0, 0.3, draw.choice([1.0, 0.55, 0.9])),
+        lambda: lf.inject(draw.randint(1, 2), 0.1, 0.3, draw.choice([1.0, 0.9])),
+        lambda: lf.tighten(draw.randint(1, 4)),
+    ]
+    plan = [draw.choice(kinds)() for _ in range(draw.randint(2, 4))]
+    z, _ = oracle.sample(5, seed)
+    target = torch.arange(len(z)) % 3
+
+    def explain(batch_size):
+        parts = lf.generators.Identity(), oracle.classifier, flow, plan
+        explainer = lf.LeapFactual(*parts, batch_size=batch_size, keep_path=True)
+        return explainer.explain(z, target)
+
+    together, alone = explain(100), explain(1)
+    for key in ("label", "first", "leaps", "questions", "evaluations", "z_counterfactual"):
+        torch.testing.assert_close(getattr(together, key), getattr(alone, key), msg=key)
+    rows = torch.arange(len(z))
+    torch.testing.assert_close(together.path.z[rows, together.leaps], together.z_counterfactual)
+    route = Route(lf.generators.Identity(), flow, plan, straight=True)
+    walk = converse(route.go(z, target), oracle.classifier)
+    converse(route.catch_up(walk), oracle.classifier)
+    torch.testing.assert_close(walk.questions, together.questions)
+    torch.testing.assert_close(walk.z, together.z_counterfactual)
+
+
+def test_sure_is_looked_at_after_every_leap():
+    oracle = GaussianOracle(torch.tensor([[-1.0], [1.0]], dtype=torch.float64), 0.8)
+    z = torch.full((1, 1), -0.9, dtype=torch.float64)
+
+    def end(*more):
+        plan = [lf.blend(9, 0.1), *more]
+        parts = lf.generators.Identity(), oracle.classifier, oracle.flow(), plan
+        return lf.LeapFactual(*parts).explain(z, 1).z_counterfactual
+
+    at_once = end(lf.inject(3, 0.0, 0.4, sure=0.8))
+    torch.testing.assert_close(at_once, end(*(lf.inject(1, 0.0, 0.4, sure=0.8) for _ in range(3))))
+
+
+class Thrice(lf.MLPField):
+    """Has a velocity of its own."""
+
+    def forward(self, t, z, c):
+        return 3 * super().forward(t, z, c)
+
+
+def test_a_field_made_of_ours_has_its_own_velocity():
+    field = Thrice(2, 2)
+    t, z, c = torch.tensor(0.5), torch.randn(4, 2), torch.eye(2)[[0, 1, 0, 1]]
+    torch.testing.assert_close(field.under(c)(t, z), field(t, z, c))
+    torch.testing.assert_close(field(t, z, c), 3 * lf.MLPField.forward(field, t, z, c))
+
+
+def changed(shipped, how):
+    """Explains, changes something, explains again; returns that and what the plain way says."""
+    x = shipped.digits.images[:6]
+    explainer, _ = explained(shipped, x[:6], PLANS["blended"], target=3)
+    how(explainer)
+    found = explainer.explain(x, 3)
+    plain = lf.LeapFactual(
+        explainer.generator, explainer.classifier, explainer.flow, PLANS["blended"], plain=True
+    )
+    return found, plain.explain(x, 3)
+
+
+def by_data(explainer):
+    explainer.classifier.network[-1].weight.data.mul_(-1)
+
+
+def after_a_failure(explainer):
+    with torch.no_grad():
+        explainer.classifier.network[-1].weight.mul_(-1)
+    with pytest.raises(InputError):
+        explainer.explain(torch.rand(1, 1, 9, 9), 3)
+
+
+def replaced(explainer):
+    network = explainer.classifier.network
+    explainer.classifier = from_logits(lambda x: -network(x))
+
+
+def another_flow(explainer):
+    with torch.no_grad():
+        for weight in explainer.flow.field.parameters():
+            weight.mul_(0.5)
+
+
+@pytest.mark.parametrize("how", [by_data, after_a_failure, replaced, another_flow])
+def test_what_has_changed_is_seen(how):
+    found, wanted = changed(load(), how)
+    torch.testing.assert_close(found.probabilities, wanted.probabilities, rtol=0, atol=1e-3)
+    assert torch.equal(found.leaps, wanted.leaps)
+
+
+def test_a_recording_is_for_one_flow_and_plan(shipped):
+    before = signature(shipped.bundle.flow, PLANS["blended"])
+    assert signature(shipped.bundle.flow, PLANS["blended"]) == before
+    assert signature(shipped.bundle.flow, PLANS["sure"]) != before
+    assert signature(shipped.bundle.flow.with_solver(lf.Midpoint(7)), PLANS["blended"]) != before
+
+
+def test_networks_that_are_watched_or_special_are_asked_themselves(x):
+    class Special(Network):
+        asked = 0
+
+        def __call__(self, x):
+            Special.asked += len(x)
+            return super().__call__(x)
+
+    shipped = load()
+    special = Special(shipped.classifier.network, shipped.classifier.preprocessing)
+    parts = shipped.bundle.generator, special, shipped.bundle.flow, PLANS["blended"]
+    found = lf.LeapFactual(*parts).explain(x, TARGET)
+    assert Special.asked == int(found.questions.sum())
+    calls = []
+    shipped.classifier.network.register_forward_hook(lambda *_: calls.append(1))
+    explainer, _ = explained(shipped, x, PLANS["blended"])
+    before = len(calls)
+    explainer.explain(x, TARGET)
+    assert len(calls) > before
+
+
+def test_black_boxes_get_images_as_they_expect_them():
+    torch.manual_seed(0)
+    vae = lf.generators.VAE((3, 16, 16), 4)
+    x = torch.rand(5, 3, 16, 16)
+
+    def black_box(x):
+        return torch.stack([x.view(len(x), -1).mean(1), 1 - x.view(len(x), -1).mean(1)], 1)
+
+    flow = lf.Flow(lf.MLPField(4, 2), lf.Midpoint(1))
+    explainer = lf.LeapFactual(vae, black_box, flow, [lf.blend(2, 0.5)])
+    found = explainer.explain(x, 1)
+    assert explainer.quick.pair is not explainer.quick.plain
+    assert found.counterfactual.view(5, -1).shape == (5, 768)
+
+
+def test_time_includes_encoding(shipped, x):
+    class Slow:
+        def encode(self, x):
+            time.sleep(0.2)
+            return shipped.bundle.generator.encode(x)
+
+        def decode(self, z):
+            return shipped.bundle.generator.decode(z)
+
+    explainer = lf.LeapFactual(Slow(), shipped.classifier, shipped.bundle.flow, PLANS["sure"])
+    assert explainer.explain(x, TARGET).seconds.sum() > 0.2

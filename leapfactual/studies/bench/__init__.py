@@ -60,7 +60,9 @@ def run(
     """
     rows: list[results.Row] = []
     kept: list[results.Row] = []
-    machines = [results.hardware(where) for where in dict.fromkeys((device, "cpu"))]
+    torch_here = f"torch {torch.__version__}"
+    places_here = dict.fromkeys((device, "cpu"))
+    machines = [f"{results.hardware(where)}, {torch_here}" for where in places_here]
     commands = [command]
     if (out / "bench.json").exists():
         kept, elsewhere, otherwise = results.read(out / "bench.json")

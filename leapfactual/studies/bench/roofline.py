@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...classifiers import Network
-from ...quick import Quick
+from ...fields import MLPField, expand_time
+from ...quick import Pair, Quick
+from ...recorded import halved
 from ..results import Row, row
 from .clock import seconds
 from .compared import Work
@@ -95,12 +97,13 @@ def profile(work: Work, setting: str) -> list[Row]:
         pairs["quick copies, half precision"] = quick.pair.copied(torch.float16)
     rows = []
     for method, pair in pairs.items():
+        field = halved(flow).field if "half" in method else flow.field
         z = pair.generator.encode(x)
         image = pair.generator.decode(z)
         parts: dict[str, Callable[[], object]] = {
             "decode": lambda: pair.generator.decode(z),  # noqa: B023
             "classify": lambda: pair.classifier(image),  # noqa: B023
-            "evaluate the field": lambda: flow.field(t, z, c),  # noqa: B023
+            "evaluate the field": lambda: field(t, z, c),  # noqa: B023
         }
         for part, call in parts.items():
             took = [1e6 * s / n for s in seconds(call, work.device)]
@@ -146,7 +149,7 @@ def measure(work: Work, setting: str) -> list[Row]:
 
 
 def _quick(work: Work) -> Quick:
-    quick = Quick(work.bundle.generator, work.shipped.classifier)
+    quick = Quick(Pair(work.bundle.generator, work.shipped.classifier))
     with torch.no_grad():
         quick.renew(work.bundle.generator.encode(work.x[:SAMPLE]))
     return quick
@@ -164,9 +167,11 @@ def _costs(work: Work) -> tuple[Cost, Cost, Cost, Cost]:
     z, n = pair.generator.encode(x), len(x)
     c, t = flow.one_hot(work.target[:n]), torch.tensor(0.5, device=x.device)
     image = pair.generator.decode(z)
+    assert isinstance(flow.field, MLPField)
+    layers = flow.field.layers
     return (
         cost([vae], lambda: pair.generator.encode(x), n),
         cost([vae], lambda: pair.generator.decode(z), n),
         cost([network.network], lambda: network(image), n),
-        cost([flow.field], lambda: flow.field(t, z, c), n),
+        cost([layers], lambda: layers(torch.cat([z, c, expand_time(t, z)], 1)), n),
     )
