@@ -111,14 +111,13 @@ class MLPField(VelocityField):
 
     def forward(self, t: Tensor, z: Tensor, c: Tensor) -> Tensor:
         """See :meth:`VelocityField.forward`."""
-        return self._prepared(c)(t, z)
+        v: Tensor = self.layers(torch.cat([z, c, expand_time(t, z)], dim=1))
+        return v
 
     def under(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         """See :meth:`VelocityField.under`. The condition goes through the first layer once."""
-        own = type(self).forward is MLPField.forward
-        return self._prepared(c) if own else super().under(c)
-
-    def _prepared(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        if type(self).forward is not MLPField.forward:
+            return super().under(c)
         first, *others = self.layers
         weight, bias = cast(Tensor, first.weight), cast(Tensor, first.bias)
         of_z, of_c, of_t = torch.split(weight, [self.features, self.classes, 1], dim=1)

@@ -279,6 +279,9 @@ def test_a_field_made_of_ours_has_its_own_velocity():
     t, z, c = torch.tensor(0.5), torch.randn(4, 2), torch.eye(2)[[0, 1, 0, 1]]
     torch.testing.assert_close(field.under(c)(t, z), field(t, z, c))
     torch.testing.assert_close(field(t, z, c), 3 * lf.MLPField.forward(field, t, z, c))
+    plain = lf.MLPField(2, 2)
+    for times in (t, torch.rand(4)):
+        torch.testing.assert_close(plain.under(c)(times, z), plain(times, z, c))
 
 
 def changed(shipped, how):
