@@ -17,6 +17,7 @@ import json
 import math
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -45,6 +46,7 @@ MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 1 << 20
 MOST_FILE_BYTES = 8 << 30
 MOST_PROBES = 64
+TRIES, PAUSE = 100, 0.01
 PROBE_BYTES = 1 << 20
 SAME = 1.0
 NEAR = 0.05
@@ -304,12 +306,9 @@ class Bundle:
             if folder.exists():
                 folder.rename(old)
             new.rename(folder)
+            shutil.rmtree(workshop, ignore_errors=True)
         finally:
-            with suppress(OSError):
-                if old.exists() and not folder.exists():
-                    old.rename(folder)
-            if folder.exists() or not old.exists():
-                shutil.rmtree(workshop, ignore_errors=True)
+            _clear(workshop, old, folder)
 
     def _write(self, folder: Path, half: bool) -> None:
         self.flow.save(folder / "flow.safetensors", half=half)
@@ -412,6 +411,21 @@ class Bundle:
         ]
         lines = (f"<tr><th>{n}</th><td>{html.escape(v)}</td></tr>" for n, v in facts)
         return f"<p>{html.escape(repr(self))}</p><table>{''.join(lines)}</table>"
+
+
+def _clear(workshop: Path, old: Path, folder: Path) -> None:
+    """Puts back what was set aside, unless something is in its place, and clears up.
+
+    Others may be saving there at the same time: then a moment later something is.
+    """
+    for _ in range(TRIES):
+        with suppress(OSError):
+            if old.exists() and not folder.exists():
+                old.rename(folder)
+        if folder.exists() or not old.exists():
+            shutil.rmtree(workshop, ignore_errors=True)
+            return
+        time.sleep(PAUSE)
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
