@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .calibration import typicality
 from .classifiers import unstretch
 from .data import Images
 from .errors import InputError
-from .explaining import Job, begin
+from .explaining import Job, begin, typical_of
 from .explanation import Explanation
 from .files import atomic
 from .report.cards import distance, picture
@@ -140,11 +139,9 @@ def augment_all(
     for start in starts:
         record = out / "parts" / f"{start:08d}.json"
         if not record.exists():
-            pairs = job.pairs[start : start + PIECE]
-            x = job.images[[row for row, _ in pairs]].to(job.bundle.device)
-            target = torch.tensor([k for _, k in pairs], device=x.device)
+            x, target = job.piece(start, PIECE)
             found = explainer.explain(x, target)
-            names = [called[row] for row, _ in pairs]
+            names = [called[row] for row, _ in job.pairs[start : start + PIECE]]
             rows = _judged(job, found, names, filters, start)
             for n, row in enumerate(rows):
                 if row["kept"]:
@@ -168,10 +165,9 @@ def _judged(
     job: Job, e: Explanation, names: Sequence[str], filters: Filters, start: int
 ) -> list[dict[str, Any]]:
     """Returns the manifest's lines for a piece."""
-    flow, classes = job.bundle.flow, job.bundle.classes
-    typical = torch.full_like(e.margin, torch.nan)
-    if not flow.quantiles.isnan().all():
-        typical = typicality(job.bundle.generator, flow, e.counterfactual, e.target)
+    classes, typical = job.bundle.classes, typical_of(job, e)
+    if typical is None:
+        typical = torch.full_like(e.margin, torch.nan)
     agreed = torch.zeros_like(e.target)
     for judge in filters.judges:
         agreed += judge(e.counterfactual).argmax(1).to(agreed.device) == e.target

@@ -118,9 +118,7 @@ def evaluate_all(
     for start in starts:
         path = out / "parts" / f"{start:08d}.safetensors"
         if not path.exists():
-            pairs = job.pairs[start : start + PIECE]
-            x = job.images[[row for row, _ in pairs]].to(job.bundle.device)
-            target = torch.tensor([k for _, k in pairs], device=x.device)
+            x, target = job.piece(start, PIECE)
             write_safetensors(
                 _values(metrics, explainer.explain(x, target)), path, {"format": FORMAT}
             )

@@ -99,6 +99,12 @@ class Job:
             "shown": self.shown,
         }
 
+    def piece(self, start: int, size: int) -> tuple[Tensor, Tensor]:
+        """Returns the images of some pairs and their targets, on the bundle's device."""
+        pairs, device = self.pairs[start : start + size], self.bundle.device
+        x = self.images[[row for row, _ in pairs]].to(device)
+        return x, torch.tensor([k for _, k in pairs], device=device)
+
 
 def target_named(name: str, classes: Sequence[str]) -> int:
     """Returns the number of a class by its name, suggesting the nearest for one that is unknown.
@@ -231,13 +237,11 @@ def _piece(
     called: Sequence[str],
 ) -> None:
     pairs = job.pairs[start : start + PIECE]
-    device = job.bundle.device
-    x = job.images[[row for row, _ in pairs]].to(device)
-    target = torch.tensor([k for _, k in pairs], device=device)
+    x, target = job.piece(start, PIECE)
     names = [called[row] for row, _ in pairs]
     found = plain.explain(x, target)
     reliable = None if further is None else further.explain(x, target)
-    typical = [None if e is None else _typical(job, e) for e in (found, reliable)]
+    typical = [None if e is None else typical_of(job, e) for e in (found, reliable)]
     rows = _rows(job, found, reliable, typical, names, start)
     if x.ndim == 4:
         _pictures(out, rows, found, reliable)
@@ -302,7 +306,8 @@ def _described(
     return described
 
 
-def _typical(job: Job, e: Explanation) -> Tensor | None:
+def typical_of(job: Job, e: Explanation) -> Tensor | None:
+    """Returns how typical counterfactuals are of their class, if the bundle has a scale."""
     if job.bundle.flow.quantiles.isnan().all():
         return None
     return typicality(job.bundle.generator, job.bundle.flow, e.counterfactual, e.target)

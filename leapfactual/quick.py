@@ -32,10 +32,9 @@ class Pair:
 
     @property
     def pure(self) -> bool:
-        """Whether both are torch modules, so that asking has no effect but the answer."""
-        return all(
-            isinstance(_module(part), nn.Module) for part in (self.generator, self.classifier)
-        )
+        """Whether both are torch modules that do nothing but answer, so they can be replayed."""
+        parts = _module(self.generator), _module(self.classifier)
+        return all(isinstance(part, nn.Module) and _still(part) for part in parts)
 
     def copied(self, dtype: torch.dtype) -> "Pair":
         """Returns folded copies in some precision; what is no module stays as it is."""
@@ -70,6 +69,8 @@ class Pair:
 class Quick:
     """Makes the copies when they are first needed, and anew when weights have changed.
 
+    Where there are none because a network refused, :attr:`refused` says how.
+
     Arguments:
         plain: The networks as they are.
     """
@@ -77,6 +78,7 @@ class Quick:
     def __init__(self, plain: Pair) -> None:
         self.plain = self.pair = plain
         self.seen: object = None
+        self.refused: Exception | None = None
 
     def stale(self, z: Tensor) -> bool:
         """Whether there are no copies yet of the networks as they are.
@@ -99,8 +101,8 @@ class Quick:
         if z.dtype == torch.float32:
             try:
                 pair = self.plain.copied(torch.float32)
-            except Exception:
-                pair = self.plain
+            except Exception as error:  # a stranger's network may raise anything when copied
+                self.refused, pair = error, self.plain
             self.pair = pair if self._tried(pair, z[:PROBES]) else self.plain
         self.seen = self._signature(z.device)
 
@@ -108,7 +110,8 @@ class Quick:
     def _tried(self, pair: Pair, z: Tensor) -> bool:
         try:
             return self.plain.agrees(pair, z.clone())
-        except Exception:
+        except Exception as error:  # so may its copy; the original is asked next, and not caught
+            self.refused = error
             return False
 
     def _signature(self, device: torch.device) -> object:
@@ -148,9 +151,7 @@ class _Half:
 def _copied(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Returns a copy with another layout and precision, or the module where none would help."""
     tensors = [*module.parameters(), *module.buffers()]
-    watched = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
-    training = any(part.training for part in module.modules())
-    if watched or training or sum(t.numel() for t in tensors) > LARGEST:
+    if not _still(module) or sum(t.numel() for t in tensors) > LARGEST:
         return module
     twin = folded(module)
     if twin is module:
@@ -158,6 +159,14 @@ def _copied(module: nn.Module, dtype: torch.dtype) -> nn.Module:
             return module
         twin = copy.deepcopy(module)
     return twin.to(dtype=dtype).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def _still(module: nn.Module) -> bool:
+    """Whether a network is in evaluation mode and nobody watches it through hooks."""
+    return not any(
+        part.training or part._forward_hooks or part._forward_pre_hooks
+        for part in module.modules()
+    )
 
 
 def _module(holder: object) -> object:

@@ -77,7 +77,7 @@ class Recording:
 
 
 class Recorder:
-    """Walks batches by replaying, where it can.
+    """Walks batches by replaying, where it can; :attr:`refused` says where it cannot, and why.
 
     Arguments:
         quick: The networks to ask.
@@ -88,10 +88,11 @@ class Recorder:
     def __init__(self, quick: Quick, flow: Flow, plan: Sequence[Stage]) -> None:
         self.quick, self.flow, self.plan = quick, flow, plan
         self.recordings: dict[object, Recording | None] = {}
-        self.refused: set[object] = set()
+        self.refused: dict[object, Exception | None] = {}
         known = type(flow.field) in FIELDS.values() and isinstance(flow.solver, FixedStep)
         self.usable = known and quick.pair.pure and flow.mean.dtype == torch.float32
         self.seen = signature(flow, plan)
+        self.error: Exception | None = None
 
     def explain(
         self, x: Tensor, z: Tensor, y: Tensor, *, care: bool = False
@@ -119,7 +120,7 @@ class Recorder:
                 self.recordings[ready[0]] = None
             recording = self.recordings[key] = self._recorded(z, y, care)
             if recording is None:
-                self.refused.add(key)
+                self.refused[key] = self.error
                 return None
         self.recordings[key] = self.recordings.pop(key)
         found, doubt = recording.replay(z, y)
@@ -144,7 +145,8 @@ class Recorder:
                 recorded = record(partial(self._walk, draft, flow, care), given)
                 recording = Recording(*recorded, (pair, draft, flow))
                 found, doubt = recording.replay(z, y)
-            except Exception:
+            except Exception as error:  # a stranger's network may raise anything; see `refused`
+                self.error = error
                 continue
             same = found["label"][few] == walk.p.argmax(1)
             if bool((doubt[few] | same).all()) and doubt.double().mean() <= DOUBTS:

@@ -163,6 +163,7 @@ def test_a_network_that_cannot_be_copied_is_asked_as_it_is(shipped, x):
     )
     explainer.explain(x, TARGET)
     assert explainer.quick.pair.classifier is lonely
+    assert "only one of me" in str(explainer.quick.refused)
 
 
 def test_a_black_box_is_asked_no_more_than_before(shipped, x):
@@ -351,6 +352,7 @@ def test_networks_that_are_watched_or_special_are_asked_themselves(x):
     before = len(calls)
     explainer.explain(x, TARGET)
     assert len(calls) > before
+    assert not explainer.recorder.usable
 
 
 def test_black_boxes_get_images_as_they_expect_them():

@@ -301,11 +301,7 @@ def evaluate(
 
     with talk("opening", quiet=quiet or as_json) as say:
         loaded, asked, found = _ready(bundle, images, classifier, gives, device)
-        second = None
-        if judge:
-            example = found[list(range(min(8, len(found))))].to(device)
-            stretch = str(loaded.training.get("stretch", "none"))
-            second = unstretched(open_classifier(judge, example, loaded.classes), stretch)
+        second = _judge(judge, loaded, found) if judge else None
         if target is None and not all_targets:
             pairs = random_pairs(_sources(loaded, asked, found), len(loaded.classes), seed)
         else:
@@ -375,12 +371,7 @@ def augment(
         raise InputError("give --to or --rare, not both.")
     with talk("opening", quiet=quiet or as_json) as say:
         loaded, asked, found = _ready(bundle, images, classifier, gives, device)
-        example = found[list(range(min(8, len(found))))].to(device)
-        stretch = str(loaded.training.get("stretch", "none"))
-        others = [
-            unstretched(open_classifier(judge, example, loaded.classes), stretch)
-            for judge in judges or []
-        ]
+        others = [_judge(judge, loaded, found) for judge in judges or []]
         sources = _sources(loaded, asked, found)
         targets = list(range(len(loaded.classes)))
         if to is not None:
@@ -512,6 +503,13 @@ def _pairs(
     if targets is not None:
         return explaining.listed_pairs(targets, images, bundle.classes)
     return explaining.all_pairs(_sources(bundle, classifier, images), len(bundle.classes))
+
+
+def _judge(spec: str, bundle: Bundle, images: Images | Table) -> Classifier:
+    """Opens a second classifier, which sees images as the first one does."""
+    example = images[list(range(min(8, len(images))))].to(bundle.device)
+    stretch = str(bundle.training.get("stretch", "none"))
+    return unstretched(open_classifier(spec, example, bundle.classes), stretch)
 
 
 def _left_out(images: Images | Table, tell: Any) -> None:  # noqa: ANN401 - a function of a sentence
