@@ -8,6 +8,7 @@ import pickle
 import random
 import struct
 import subprocess
+import tracemalloc
 import zipfile
 import zlib
 from pathlib import Path
@@ -254,6 +255,180 @@ def test_the_layout_of_galaxy10(tmp_path):
     assert images.classes == ("0", "5", "9")
 
 
+# -- zips --
+
+
+def zip_of(path, members, method=zipfile.ZIP_DEFLATED):
+    """Packs pictures, given as arrays, and anything else, given as bytes."""
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in members.items():
+            if not isinstance(content, bytes):
+                buffer = io.BytesIO()
+                Image.fromarray(content).save(buffer, format="PNG")
+                content = buffer.getvalue()
+            archive.writestr(name, content)
+    return path
+
+
+CLASSES = {
+    "dogs/c.png": GREY + np.uint8(2),
+    "cats/b.PNG": GREY + np.uint8(1),
+    "cats/a.png": GREY,
+}
+
+
+@pytest.mark.parametrize("around", ["", "photos/", "more/photos/"])
+def test_a_zip_is_what_it_would_be_unpacked(tmp_path, around):
+    members = {around + name: pixels for name, pixels in CLASSES.items()}
+    hidden = ["__MACOSX/cats/a.png", ".git/a.png", around + "cats/._a.png", around + "notes.txt"]
+    zip_of(tmp_path / "a.zip", {around + "cats/": b"", **members, **dict.fromkeys(hidden, b"")})
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        archive.extractall(tmp_path / "a")
+    zipped, folder = open_images(tmp_path / "a.zip"), open_images(tmp_path / "a" / around)
+    assert zipped.classes == folder.classes == ("cats", "dogs")
+    assert zipped.labels.tolist() == folder.labels.tolist() == [0, 0, 1]
+    assert torch.equal(zipped[:], folder[:])
+    assert torch.equal(zipped[torch.tensor([2, 0])], folder[[2, 0]])
+    assert zipped.names[1] == f"{tmp_path}/a.zip/{around}cats/b.PNG"
+    assert not zipped.broken
+
+
+@pytest.mark.parametrize("around", ["", "photos/"])
+def test_a_flat_zip(tmp_path, around):
+    path = zip_of(tmp_path / "a.ZIP", {around + "b.png": GREY, around + "a.png": COLOUR[..., 0]})
+    images = open_images(path)
+    assert images.labels is None
+    assert images.classes == ()
+    assert [name[-5:] for name in images.names] == ["a.png", "b.png"]
+
+
+def test_pictures_of_every_kind_are_read_from_a_zip(tmp_path):
+    kinds = {"png": "PNG", "jpg": "JPEG", "webp": "WEBP", "tiff": "TIFF"}
+    for suffix, kind in kinds.items():
+        Image.fromarray(COLOUR).save(tmp_path / f"i.{suffix}", format=kind)
+    members = {f"i.{suffix}": (tmp_path / f"i.{suffix}").read_bytes() for suffix in kinds}
+    images = open_images(zip_of(tmp_path / "a.zip", members))
+    for name, image in zip(images.names, images[:], strict=True):
+        assert torch.equal(image, read_image(tmp_path / Path(name).name))
+
+
+def test_broken_members_are_named_and_the_rest_is_done(tmp_path, monkeypatch):
+    deep = png(2, 2, 16, 2, b"\0" + b"\x12\xff" * 6 + b"\0" + b"\1\2" * 6)
+    members = {**CLASSES, "cats/d.png": b"no picture", "cats/e.png": deep, "cats/x/f.png": GREY}
+    path = zip_of(tmp_path / "a.zip", members, zipfile.ZIP_STORED)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("dogs/g.png", b"")
+        archive.writestr("dogs/h.png", bytes(20_000), zipfile.ZIP_DEFLATED)
+        place = archive.getinfo("cats/b.PNG").header_offset + 60
+    content = bytearray(path.read_bytes())
+    content[place] ^= 255
+    path.write_bytes(content)
+    monkeypatch.setattr("leapfactual.data.sources.MOST_MEMBER_BYTES", 10_000)
+    images = open_images(path)
+    assert images.labels.tolist() == [0, 1]
+    reasons = {broken.name.removeprefix(f"{path}/"): broken.reason for broken in images.broken}
+    assert list(reasons) == [
+        *("cats/x/f.png", "cats/b.PNG", "cats/d.png", "cats/e.png", "dogs/g.png", "dogs/h.png")
+    ]
+    assert "inside a class folder" in reasons["cats/x/f.png"]
+    assert "cannot be unpacked (BadZipFile: Bad CRC-32" in reasons["cats/b.PNG"]
+    assert "a.zip/cats/d.png is no PNG, JPEG, WEBP or TIFF" in reasons["cats/d.png"]
+    assert "has 16-bit colours" in reasons["cats/e.png"]
+    assert "packed with method 14; 0 (stored) and 8 (deflated)" in reasons["dogs/g.png"]
+    assert "unpacks to 0 MiB, more than 0. Make it smaller" in reasons["dogs/h.png"]
+
+
+def test_a_member_may_not_lie_about_its_size(tmp_path):
+    """Of a member that unpacks to more than it declares, no more than that is unpacked."""
+    path = zip_of(tmp_path / "a.zip", {"a.png": GREY, "b.png": bytes(64 << 20)})
+    content = path.read_bytes()
+    path.write_bytes(content.replace(struct.pack("<I", 64 << 20), struct.pack("<I", 5000)))
+    tracemalloc.start()
+    images = open_images(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20
+    assert [broken.name[-5:] for broken in images.broken] == ["b.png"]
+    assert "Bad CRC-32" in images.broken[0].reason
+
+
+def test_large_members_are_refused_unread(tmp_path):
+    path = zip_of(tmp_path / "a.zip", {"a.png": GREY, "b.png": b"?" * 5000})
+    declared = struct.pack("<I", 300 << 20)
+    path.write_bytes(path.read_bytes().replace(struct.pack("<I", 5000), declared))
+    (broken,) = open_images(path).broken
+    assert "b.png unpacks to 300 MiB, more than 256. Make it smaller" in broken.reason
+
+
+def encrypted(path):
+    """Marks every member as encrypted, as a zip with a password does."""
+    content = zip_of(path, {"cats/a.png": GREY}).read_bytes()
+    for place in (content.index(b"PK\3\4") + 6, content.index(b"PK\1\2") + 8):
+        content = content[:place] + b"\1\0" + content[place + 2 :]
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: p.write_bytes(b""), r"a\.zip is damaged or no zip.*Expected pictures.*pack it"),
+        (
+            lambda p: p.write_bytes(zip_of(p, CLASSES).read_bytes()[:-40]),
+            r"a\.zip is damaged or no zip \(BadZipFile.*Copy or pack it again",
+        ),
+        (lambda p: zip_of(p, {}), r"a\.zip holds no images. Pack files of the kinds .png"),
+        (lambda p: zip_of(p, {"a.txt": b"", "\\": b""}), r"a\.zip holds no images"),
+        (encrypted, r"a\.zip is encrypted \(cats/a.png\). Pack it again without a password"),
+        (
+            lambda p: zip_of(p, {"cats/a.png": GREY, "b.png": GREY}),
+            r"a\.zip has both class folders \(cats, …\) and 1 loose images \(b.png, …\)",
+        ),
+        (
+            lambda p: zip_of(p, {"train/cats/a.png": GREY, "test/cats/a.png": GREY}),
+            r"folders inside folders \(train/cats/a.png, …\). Pack class folders",
+        ),
+        (
+            lambda p: zip_of(p, {"a.png": b"?"}),
+            "1 were tried. The first: .*Give a folder or a zip",
+        ),
+    ],
+)
+def test_wrong_zips_are_named(tmp_path, make, message):
+    make(tmp_path / "a.zip")
+    with pytest.raises(InputError, match=message):
+        open_images(tmp_path / "a.zip")
+
+
+# -- what is made of them --
+
+
+@pytest.mark.parametrize(("crop", "place"), [(4, (0, 1)), (3, (1, 1)), (1, (2, 2))])
+def test_the_centre_is_cut_out(tmp_path, crop, place):
+    folder_of(tmp_path, ["a.png", "b.png"], COLOUR)
+    whole, images = open_images(tmp_path), open_images(tmp_path, crop=crop)
+    top, left = place
+    expected = whole[:][:, :, top : top + crop, left : left + crop]
+    assert images.shape == (3, crop, crop)
+    assert torch.equal(images[:], expected)
+    assert torch.equal(images.stretched("sqrt")[:], expected.sqrt())
+
+
+def test_the_crop_comes_before_the_size(tmp_path):
+    folder_of(tmp_path, ["a.png"])
+    Image.fromarray(GREY[:3]).save(tmp_path / "small.png")
+    Image.fromarray(np.kron(GREY, np.ones((2, 2), np.uint8))).save(tmp_path / "z.png")
+    images = open_images(tmp_path, crop=4, size=(2, 2))
+    assert images.shape == (1, 2, 2)
+    corners = open_images(tmp_path / "a.png")[:][0, 0, :4, 1:5]
+    assert corners.min() <= images[0].min() <= images[0].max() <= corners.max()
+    assert [broken.name[-9:] for broken in images.broken] == ["small.png"]
+    assert "3 × 6 pixels, too few for a crop of 4 × 4. Pass a smaller" in images.broken[0].reason
+    assert len(open_images(tmp_path, crop=3)) == 3, "cut to one size, they need none"
+    for crop in (0, 2.5, "4"):
+        with pytest.raises(InputError, match="`crop` must be a whole number of at least 1, got"):
+            open_images(tmp_path, crop=crop)
+
+
 def test_indexing_like_a_tensor(tmp_path):
     folder_of(tmp_path, [f"{n}.png" for n in range(5)])
     images = open_images(tmp_path)
@@ -356,7 +531,7 @@ def test_wrong_sources_are_named(tmp_path, make, error, message):
 
 def test_files_of_other_kinds_and_mixed_folders_are_named(tmp_path):
     (tmp_path / "a.csv").write_text("")
-    with pytest.raises(InputError, match="neither a folder nor an"):
+    with pytest.raises(InputError, match="neither a folder nor a .zip"):
         open_images(tmp_path / "a.csv")
     for name in ("broken.npz", "broken.h5"):
         (tmp_path / name).write_bytes(b"broken")
@@ -410,7 +585,7 @@ def test_loops_and_long_names_are_named(tmp_path):
 
 
 def test_a_zip_bomb_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("leapfactual.data.images.MOST_BYTES", 1000)
+    monkeypatch.setattr("leapfactual.data.sources.MOST_BYTES", 1000)
     np.savez_compressed(tmp_path / "a.npz", images=np.zeros((100, 10, 10), dtype=np.uint8))
     with pytest.raises(InputError, match="unpacks to .* GiB"):
         open_images(tmp_path / "a.npz")

@@ -1,6 +1,7 @@
 """The commands fit, explain and evaluate, as a newcomer uses them: files in, files out."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,20 @@ def test_explain_finds_the_classifier_by_itself(place):
     assert "strip" in Path("report/index.html").read_text()
     again = run("explain", "bundle", "few", "--target", "3", "--reliable", "--out", "report")
     assert again == out
+
+
+def test_a_zip_is_explained_as_its_folder_is(place, tmp_path):
+    with zipfile.ZipFile("few.zip", "w") as archive:
+        for path in sorted(Path("few").iterdir()):
+            archive.write(path)
+    tables = []
+    for source in ("few", "few.zip"):
+        run("explain", "bundle", source, "--target", "3", "--out", tmp_path / source)
+        tables.append(json.loads((tmp_path / source / "results.json").read_text())["rows"])
+    unpacked, zipped = tables
+    for row, same in zip(zipped, unpacked, strict=True):
+        expected = {**same, "name": f"few.zip/{same['name']}"}
+        assert row == {**expected, "milliseconds": row["milliseconds"]}
 
 
 def test_a_module_elsewhere_is_remembered_with_its_folder(place, tmp_path, monkeypatch):

@@ -22,8 +22,8 @@ from .shared import Config, Device, Json, Quiet, Seed, check_device, console, pr
 Pictures = Annotated[
     list[Path],
     typer.Argument(
-        help="A folder of class folders, a flat folder, files, an .npz or HDF5 file, or a .csv "
-        "table.",
+        help="A folder of class folders, a flat folder, a zip of either, files, an .npz or HDF5 "
+        "file, or a .csv table.",
     ),
 ]
 Where = Annotated[Path, typer.Argument(help="The folder of the bundle.")]

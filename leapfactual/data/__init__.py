@@ -2,8 +2,9 @@
 
 from . import packages, squares
 from .digits import Dataset, digits
-from .images import Broken, Images, open_images
+from .images import Images, open_images
 from .reading import read_image
+from .sources import Broken
 from .tables import Table, open_data, open_table
 
 __all__ = [

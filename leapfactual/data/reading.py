@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -28,31 +28,42 @@ def read_image(path: str | Path) -> Tensor:
     try:
         if not path.is_file():
             raise MissingData(f"there is no image at {path}.")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            picture = Image.open(path, formats=FORMATS)
-        with picture:
-            if picture.width * picture.height > MOST_PIXELS:
-                raise InputError(
-                    f"{path} has {picture.width} × {picture.height} pixels, more than "
-                    f"{MOST_PIXELS // 1_000_000} million. Make it smaller first."
-                )
-            return _pixels(picture, path)
-    except UnidentifiedImageError as error:
-        raise InputError(f"{path} is no PNG, JPEG, WEBP or TIFF image, or damaged.") from error
-    except (InputError, MissingData):
+        with path.open("rb") as file:
+            return decode(file, str(path))
+    except MissingData:
         raise
-    except Exception as error:  # a damaged file can raise anything in its decoder
+    except OSError as error:
         raise InputError(f"{path} cannot be read ({type(error).__name__}: {error}).") from error
 
 
-def _pixels(picture: Image.Image, path: Path) -> Tensor:
+def decode(file: IO[bytes], name: str) -> Tensor:
+    """Reads a picture from an open file, as :func:`read_image` does; errors call it ``name``."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            picture = Image.open(file, formats=FORMATS)
+        with picture:
+            if picture.width * picture.height > MOST_PIXELS:
+                raise InputError(
+                    f"{name} has {picture.width} × {picture.height} pixels, more than "
+                    f"{MOST_PIXELS // 1_000_000} million. Make it smaller first."
+                )
+            return _pixels(picture, file, name)
+    except UnidentifiedImageError as error:
+        raise InputError(f"{name} is no PNG, JPEG, WEBP or TIFF image, or damaged.") from error
+    except InputError:
+        raise
+    except Exception as error:  # a damaged file can raise anything in its decoder
+        raise InputError(f"{name} cannot be read ({type(error).__name__}: {error}).") from error
+
+
+def _pixels(picture: Image.Image, file: IO[bytes], name: str) -> Tensor:
     frames = getattr(picture, "n_frames", 1)
     if frames > 1:
-        raise InputError(f"{path} holds {frames} pictures. Save the one that you mean.")
-    if _deep_colour(picture, path):
+        raise InputError(f"{name} holds {frames} pictures. Save the one that you mean.")
+    if _deep_colour(picture, file):
         raise InputError(
-            f"{path} has 16-bit colours, which would be cut off. Save it with 8 bits."
+            f"{name} has 16-bit colours, which would be cut off. Save it with 8 bits."
         )
     transparent = picture.info.get("transparency")
     picture = ImageOps.exif_transpose(picture)
@@ -60,29 +71,32 @@ def _pixels(picture: Image.Image, path: Path) -> Tensor:
         picture = picture.convert("RGBA")
     if picture.mode in ("RGBA", "LA"):
         if np.asarray(picture.getchannel("A")).min() < 255:
-            raise InputError(f"{path} has transparent parts. Put it on a background first.")
+            raise InputError(f"{name} has transparent parts. Put it on a background first.")
         picture = picture.convert("RGB" if picture.mode == "RGBA" else "L")
     elif picture.mode in ("1", "CMYK", "YCbCr", "LAB", "HSV"):
         picture = picture.convert("L" if picture.mode == "1" else "RGB")
     elif picture.mode == "I":
-        raise InputError(f"{path} has 32-bit pixels. Save it with 8 or 16 bits.")
+        raise InputError(f"{name} has 32-bit pixels. Save it with 8 or 16 bits.")
     pixels = np.asarray(picture)
     if pixels.ndim == 2 and isinstance(transparent, int) and (pixels == transparent).any():
-        raise InputError(f"{path} has transparent parts. Put it on a background first.")
-    block = unit(pixels[None], lambda _: str(path))[0]
+        raise InputError(f"{name} has transparent parts. Put it on a background first.")
+    block = unit(pixels[None], lambda _: name)[0]
     return block[None] if block.ndim == 2 else block.permute(2, 0, 1)
 
 
-def _deep_colour(picture: Image.Image, path: Path) -> bool:
+def _deep_colour(picture: Image.Image, file: IO[bytes]) -> bool:
     """Tells 16-bit colour, which the decoder would silently cut to 8 bits."""
     if picture.mode not in ("RGB", "RGBA", "CMYK"):
         return False
     if picture.format == "PNG":
-        with path.open("rb") as file:
-            return file.read(25)[24:] == b"\x10"
+        place = file.tell()
+        file.seek(0)
+        bits = file.read(25)[24:]
+        file.seek(place)
+        return bits == b"\x10"
     tags = getattr(picture, "tag_v2", None)
-    bits = tags.get(258, ()) if tags is not None else ()
-    return max(bits if isinstance(bits, tuple) else (bits,), default=8) > 8
+    depth = tags.get(258, ()) if tags is not None else ()
+    return max(depth if isinstance(depth, tuple) else (depth,), default=8) > 8
 
 
 def unit(pixels: NDArray[Any], name: Callable[[int], str]) -> Tensor:

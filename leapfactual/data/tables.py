@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .. import checks
 from ..errors import InputError, MissingData
-from .images import Broken, Images, open_images
+from .images import Images, open_images
+from .sources import Broken
 
 LABEL_NAMES = ("label", "class", "target", "y")
 

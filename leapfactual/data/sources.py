@@ -1,0 +1,368 @@
+"""Where images come from: folders, files, zips and arrays, each read when it is asked for."""
+
+import io
+import math
+import os
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import InputError, LeapError, MissingData
+from .hdf5 import open_hdf5
+from .reading import MOST_PIXELS, decode, read_image, unit
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
+MOST_BYTES = 16 * 2**30
+MOST_MEMBER_BYTES = 256 * 2**20
+BLOCK_BYTES = 64 * 2**20
+EMPTY = "the folder holds no images; folders inside it are not searched"
+DEEPER = "it lies in a folder inside a class folder; those are not searched"
+IMAGE_KEYS = ("images", "x", "image", "data", "arr_0")
+ENCRYPTED = 1
+LABEL_KEYS = ("labels", "ans", "y", "label", "target", "targets", "arr_1")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Is an image that could not be read, and why."""
+
+    name: str
+    reason: str
+
+
+class Source(ABC):
+    """Is where images come from: files, or one array."""
+
+    classes: tuple[str, ...] = ()
+    labels: Tensor | None = None
+    left_out: Sequence[Broken] = ()
+    block = 1
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of images, broken ones included."""
+
+    @abstractmethod
+    def name(self, row: int) -> str:
+        """Returns what an image is called."""
+
+    @abstractmethod
+    def read(self, rows: Sequence[int]) -> list[Tensor]:
+        """Returns images ``(C, H, W)`` in [0, 1]; raises :class:`InputError` where it cannot."""
+
+
+class Files(Source):
+    """Reads image files, one at a time."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        labels: Sequence[int] | None,
+        classes: Sequence[str],
+        left_out: Sequence[Broken] = (),
+    ) -> None:
+        self.paths, self.classes, self.left_out = list(paths), tuple(classes), list(left_out)
+        self.labels = None if labels is None else torch.tensor(labels, dtype=torch.long)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def name(self, row: int) -> str:
+        """See :meth:`Source.name`."""
+        return str(self.paths[row])
+
+    def read(self, rows: Sequence[int]) -> list[Tensor]:
+        """See :meth:`Source.read`."""
+        return [read_image(self.paths[row]) for row in rows]
+
+
+class Zipped(Source):
+    """Reads pictures of a zip file, one at a time; the file stays open."""
+
+    def __init__(
+        self,
+        path: Path,
+        archive: zipfile.ZipFile,
+        members: Sequence[zipfile.ZipInfo],
+        labels: Sequence[int] | None,
+        classes: Sequence[str],
+        left_out: Sequence[Broken],
+    ) -> None:
+        self.path, self.archive, self.members = path, archive, list(members)
+        self.classes, self.left_out = tuple(classes), list(left_out)
+        self.labels = None if labels is None else torch.tensor(labels, dtype=torch.long)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def name(self, row: int) -> str:
+        """See :meth:`Source.name`."""
+        return f"{self.path}/{self.members[row].filename}"
+
+    def read(self, rows: Sequence[int]) -> list[Tensor]:
+        """See :meth:`Source.read`."""
+        return [self._image(self.members[row], self.name(row)) for row in rows]
+
+    def _image(self, member: zipfile.ZipInfo, name: str) -> Tensor:
+        if member.file_size > MOST_MEMBER_BYTES:
+            raise InputError(
+                f"{name} unpacks to {member.file_size / 2**20:.0f} MiB, more than "
+                f"{MOST_MEMBER_BYTES // 2**20}. Make it smaller first."
+            )
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise InputError(
+                f"{name} is packed with method {member.compress_type}; 0 (stored) and 8 "
+                "(deflated) are read. Pack it again with one of those."
+            )
+        try:
+            with self.archive.open(member) as file:
+                content = file.read(member.file_size + 1)
+        except Exception as error:  # a damaged archive can raise anything
+            raise InputError(
+                f"{name} cannot be unpacked ({type(error).__name__}: {error}). Pack it again."
+            ) from error
+        return decode(io.BytesIO(content), name)
+
+
+class Array(Source):
+    """Reads rows of an array ``(N, H, W)``, ``(N, H, W, C)`` or ``(N, C, H, W)``, also on disk."""
+
+    def __init__(self, path: Path, array: Any, labels: NDArray[Any] | None) -> None:  # noqa: ANN401
+        if array.ndim not in (3, 4):
+            raise InputError(
+                f"{path} must hold images of shape (N, H, W), (N, H, W, C) or (N, C, H, W), got "
+                f"{tuple(array.shape)}."
+            )
+        if len(array) and math.prod(array.shape[1:]) > 3 * MOST_PIXELS:
+            raise InputError(
+                f"{path} holds images of shape {tuple(array.shape[1:])}, more than "
+                f"{MOST_PIXELS // 1_000_000} million pixels each. Make them smaller first."
+            )
+        if not math.prod(array.shape[1:]):
+            raise InputError(f"{path} holds images without pixels, of {tuple(array.shape[1:])}.")
+        self.path, self.array = path, array
+        size = math.prod(array.shape[1:]) * 4
+        self.block = max(1, min(256, BLOCK_BYTES // size))
+        self.channels_last = array.ndim == 4 and array.shape[3] in (1, 3)
+        if array.ndim == 4 and not self.channels_last and array.shape[1] not in (1, 3):
+            raise InputError(
+                f"{path} must hold images with 1 or 3 channels, first or last, got "
+                f"{tuple(array.shape)}."
+            )
+        if labels is not None:
+            labels = np.asarray(labels).reshape(-1)
+            if len(labels) != len(array):
+                raise InputError(
+                    f"{path} must hold one label per image, got {len(labels)} labels for "
+                    f"{len(array)} images."
+                )
+            kinds, index = np.unique(labels, return_inverse=True)
+            self.classes = tuple(_text(kind) for kind in kinds)
+            self.labels = torch.from_numpy(index.astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def name(self, row: int) -> str:
+        """See :meth:`Source.name`."""
+        return f"{self.path}[{row}]"
+
+    def read(self, rows: Sequence[int]) -> list[Tensor]:
+        """See :meth:`Source.read`."""
+        order = sorted(set(rows))
+        place = {row: n for n, row in enumerate(order)}
+        first, last = order[0], order[-1]
+        index = slice(first, last + 1) if len(order) == last + 1 - first else order
+        try:
+            pixels = np.asarray(self.array[index])
+        except OSError as error:
+            raise InputError(f"{self.name(first)} cannot be read ({error}).") from error
+        block = unit(pixels, lambda n: self.name(order[n]))
+        return [self._image(block[place[row]]) for row in rows]
+
+    def _image(self, pixels: Tensor) -> Tensor:
+        if pixels.ndim == 2:
+            return pixels[None]
+        return pixels.permute(2, 0, 1) if self.channels_last else pixels
+
+
+def _text(label: Any) -> str:  # noqa: ANN401 - what an array holds
+    return label.decode(errors="replace") if isinstance(label, bytes) else str(label)
+
+
+def open_source(source: str | Path | Sequence[str | Path]) -> Source:
+    """Finds out what a source is, and opens it."""
+    if not isinstance(source, str | Path):
+        paths = [Path(path) for path in source]
+        if not paths:
+            raise InputError("the list of files is empty. Name at least one image.")
+        return Files(paths, None, ())
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path)
+    if not path.exists():
+        raise MissingData(
+            f"there is nothing at {path}. Give a folder, or a .zip, .npz or .h5 file."
+        )
+    if path.suffix.lower() == ".zip":
+        return _zip(path)
+    if path.suffix.lower() == ".npz":
+        return _npz(path)
+    if path.suffix.lower() in (".h5", ".hdf5"):
+        return _hdf5(path)
+    if path.suffix.lower() in SUFFIXES:
+        return Files([path], None, ())
+    raise InputError(
+        f"{path} is neither a folder nor a .zip, .npz, .h5, .hdf5 or image file. Give one of "
+        "those."
+    )
+
+
+def _folder(path: Path) -> Files:
+    entries = sorted(os.scandir(path), key=lambda entry: entry.name)
+    folders = [e for e in entries if e.is_dir() and not e.name.startswith(".")]
+    found: list[tuple[Path, int]] = []
+    names: list[str] = []
+    empty: list[Broken] = []
+    for entry in folders:
+        inside = _pictures(Path(entry.path))
+        if inside:
+            found += [(file, len(names)) for file in inside]
+            names.append(entry.name)
+        else:
+            empty.append(Broken(entry.path, EMPTY))
+    loose = _pictures(path)
+    _one_of(path, names, [file.name for file in loose])
+    if found:
+        files, labels = [file for file, _ in found], [label for _, label in found]
+        return Files(files, labels, names, empty)
+    if not loose:
+        raise InputError(
+            f"{path} holds no images, neither in it nor in folders in it. Give a folder with "
+            f"files of the kinds {', '.join(SUFFIXES)}."
+        )
+    return Files(loose, None, ())
+
+
+def _one_of(path: Path, names: Sequence[str], loose: Sequence[str]) -> None:
+    if names and loose:
+        raise InputError(
+            f"{path} has both class folders ({', '.join(names[:3])}, …) and {len(loose)} loose "
+            f"images ({loose[0]}, …). Keep one of the two."
+        )
+
+
+def _pictures(path: Path) -> list[Path]:
+    entries = (e for e in os.scandir(path) if not e.is_dir(follow_symlinks=False))
+    files = (Path(entry.path) for entry in entries)
+    return sorted(f for f in files if _is_picture(f.name) and not f.name.startswith("."))
+
+
+def _is_picture(name: str) -> bool:
+    return Path(name).suffix.lower() in SUFFIXES
+
+
+def _zip(path: Path) -> Zipped:
+    try:
+        archive = zipfile.ZipFile(path)
+    except PermissionError:
+        raise
+    except Exception as error:  # a damaged archive can raise anything
+        raise InputError(
+            f"{path} is damaged or no zip ({type(error).__name__}: {error}). Expected pictures, "
+            "loose or in class folders. Copy or pack it again."
+        ) from error
+    members = _members(archive)
+    if not members:
+        raise InputError(
+            f"{path} holds no images. Pack files of the kinds {', '.join(SUFFIXES)}, loose or in "
+            "class folders."
+        )
+    for member in members.values():
+        if member.flag_bits & ENCRYPTED:
+            raise InputError(
+                f"{path} is encrypted ({member.filename}). Pack it again without a password."
+            )
+    folders = [place[:-1] for place in members]
+    around = len(os.path.commonprefix(folders))  # noqa: RUF071 - of tuples, not of text
+    inside = {place[around:]: members[place] for place in sorted(members)}
+    loose = [place[0] for place in inside if len(place) == 1]
+    names = sorted({place[0] for place in inside if len(place) == 2})
+    _one_of(path, names, loose)
+    if not names and not loose:
+        raise InputError(
+            f"{path} has its images in folders inside folders "
+            f"({next(iter(members.values())).filename}, …). Pack class folders, or loose images."
+        )
+    depth, label = (2 if names else 1), {name: n for n, name in enumerate(names)}
+    kept = [place for place in inside if len(place) == depth]
+    return Zipped(
+        path,
+        archive,
+        [inside[place] for place in kept],
+        [label[place[0]] for place in kept] if names else None,
+        names,
+        [
+            Broken(f"{path}/{member.filename}", DEEPER)
+            for place, member in inside.items()
+            if len(place) > depth
+        ],
+    )
+
+
+def _members(archive: zipfile.ZipFile) -> dict[tuple[str, ...], zipfile.ZipInfo]:
+    """Returns the pictures of a zip by the folders that they lie in and their names."""
+    found = {}
+    for member in archive.infolist():
+        place = tuple(part for part in member.filename.replace("\\", "/").split("/") if part)
+        hidden = any(part.startswith(".") or part == "__MACOSX" for part in place)
+        if not member.is_dir() and not hidden and place and _is_picture(place[-1]):
+            found[place] = member
+    return found
+
+
+def _npz(path: Path) -> Array:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > MOST_BYTES:
+            raise InputError(
+                f"{path} unpacks to {size / 2**30:.0f} GiB, more than {MOST_BYTES // 2**30}. Use "
+                "HDF5 or image files, which are read piece by piece."
+            )
+        with np.load(path, allow_pickle=False) as file:
+            images, labels = _keys(path, list(file))
+            return Array(path, file[images], file[labels] if labels else None)
+    except InputError:
+        raise
+    except Exception as error:  # a damaged archive can raise anything
+        raise InputError(f"{path} cannot be read ({type(error).__name__}: {error}).") from error
+
+
+def _hdf5(path: Path) -> Array:
+    try:
+        file = open_hdf5(path)
+        images, labels = _keys(path, list(file))
+        return Array(path, file[images], file[labels][()] if labels else None)
+    except LeapError:
+        raise
+    except Exception as error:  # a damaged file can raise anything
+        raise InputError(f"{path} cannot be read ({type(error).__name__}: {error}).") from error
+
+
+def _keys(path: Path, names: list[str]) -> tuple[str, str | None]:
+    images = next((key for key in IMAGE_KEYS if key in names), None)
+    if images is None:
+        raise InputError(
+            f"{path} must hold an array named one of {', '.join(IMAGE_KEYS)}; it has "
+            f"{', '.join(sorted(names)) or 'none'}."
+        )
+    return images, next((key for key in LABEL_KEYS if key in names), None)
