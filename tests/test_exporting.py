@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from leapfactual.data import exporting, open_images, open_table
+from leapfactual.data import exporting, open_images, open_table, packages
 from leapfactual.errors import InputError
 from leapfactual.studies.morpho_mnist.shipping import load
 
@@ -60,7 +60,7 @@ def test_galaxies_are_cut_to_their_centre(tmp_path, monkeypatch):
             group["Split_literature"] = split
     with zipfile.ZipFile(tmp_path / "galaxies.zip", "w") as archive:
         archive.writestr("galaxy_data_h5.h5", buffer.getvalue())
-    monkeypatch.setattr(exporting.packages, "files", lambda name: [tmp_path / "galaxies.zip"])
+    monkeypatch.setattr(packages, "files", lambda name: [tmp_path / "galaxies.zip"])
     folder = exporting.export("radio-galaxies", tmp_path / "out")
     found = sorted(str(p.relative_to(folder)) for p in folder.rglob("*.png"))
     assert found == ["test/Bent/00000.png", "train/Compact/00000.png", "train/FRI/00000.png"]

@@ -2,7 +2,6 @@
 
 import gzip
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,36 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..errors import InputError, MissingData
 from . import packages
 from .arrays import read_arrays
+from .sets import Dataset
 
 STEMS = {"train": "train", "test": "t10k"}
-
-
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """Is a labelled set of images in memory.
-
-    Arguments:
-        images: Images, with shape ``(N, C, H, W)`` and values in [0, 1].
-        labels: Class numbers, with shape ``(N,)``.
-        classes: What the classes are called.
-    """
-
-    images: Tensor
-    labels: Tensor
-    classes: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __repr__(self) -> str:
-        channels, height, width = self.images.shape[1:]
-        sizes = f"{channels} × {height} × {width}"
-        return f"Dataset({len(self)} images of {sizes}, {len(self.classes)} classes)"
 
 
 def digits(split: str, folder: str | Path | None = None) -> Dataset:

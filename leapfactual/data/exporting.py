@@ -1,8 +1,6 @@
 """Data sets as folders of pictures or tables: something to try the commands on."""
 
 import csv
-import io
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,12 +11,10 @@ from PIL import Image
 from ..errors import InputError, MissingExtra
 from ..files import atomic
 from ..types import silent
-from . import packages
 from .digits import digits
+from .galaxies import RADIO_CLASSES, radio_galaxies
 
 Pixels = NDArray[np.uint8]
-GALAXIES = ("FRI", "FRII", "Compact", "Bent")
-CENTRE = 128
 SPLITS = {"train": "train", "test": "test", "valid": "train"}
 
 
@@ -76,24 +72,8 @@ def _digits() -> Iterator[tuple[str, str, Pixels]]:
 
 
 def _galaxies() -> Iterator[tuple[str, str, Pixels]]:
-    try:
-        import h5py
-    except ImportError as error:
-        raise MissingExtra(
-            "the radio galaxies come as HDF5, which needs h5py. Run `pip install "
-            "'leapfactual[hdf5]'`."
-        ) from error
-    (path,) = packages.files("radio-galaxies")
-    with zipfile.ZipFile(path) as archive:
-        content = archive.read("galaxy_data_h5.h5")
-    with h5py.File(io.BytesIO(content), "r") as file:
-        for key in sorted(file, key=lambda k: int(k.removeprefix("data_"))):
-            entry = file[key]
-            pixels: Pixels = entry["Img"][()]
-            edge = (pixels.shape[0] - CENTRE) // 2
-            split = entry["Split_literature"][()].decode()
-            kind = GALAXIES[int(entry["Label_literature"][()])]
-            yield SPLITS[split], kind, pixels[edge : edge + CENTRE, edge : edge + CENTRE]
+    for split, label, pixels in radio_galaxies():
+        yield SPLITS[split], RADIO_CLASSES[label], pixels
 
 
 def _wine(path: Path) -> Path:
