@@ -92,6 +92,18 @@ def record(
     return graph, inputs, output
 
 
+def waits(step: Callable[..., object], tensors: Sequence[Tensor]) -> bool:
+    """Tells whether a function waits for the device, so that it cannot be recorded."""
+    if tensors[0].device.type != "cuda":
+        return False
+    try:
+        with _refusing_to_wait():
+            step(*tensors)
+    except RuntimeError:
+        return True
+    return False
+
+
 @contextmanager
 def _choosing() -> Iterator[None]:
     """Lets convolutions be tried in several ways, and takes the fastest."""

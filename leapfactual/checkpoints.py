@@ -133,10 +133,14 @@ class Training:
                         value = tensors.get(f"optimiser/{name}/{slot}/{key}")
                         if value is None:
                             continue
-                        # Adam counts its steps on the CPU, unless they can be recorded.
-                        counts = slot == "step" and not optimiser.defaults["capturable"]
-                        device = torch.device("cpu") if counts else parameter.device
-                        optimiser.state[parameter][slot] = value.to(device)
+                        # Adam counts its steps on the CPU, unless they can be recorded; the
+                        # rest has its parameter's layout.
+                        if slot == "step":
+                            recorded = optimiser.defaults["capturable"]
+                            kept = value.to(parameter.device if recorded else "cpu")
+                        else:
+                            kept = torch.empty_like(parameter).copy_(value)
+                        optimiser.state[parameter][slot] = kept.detach()
         except InputError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:

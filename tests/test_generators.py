@@ -103,6 +103,15 @@ def test_mmd_is_zero_on_average_between_equal_distributions_and_large_otherwise(
     across = sum(kernel(u, v) for u in a for v in b)
     expected = (within / 20 - 2 * across / 25) / 7
     torch.testing.assert_close(mmd(a, b, 1.0), expected, rtol=1e-4, atol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(mmd(a, b, 1.0), mmd(a, b, 1.0).float())
+        torch.testing.assert_close(mmd(a, b, 1.0), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_mixed_precision_leaves_weights_as_others_have_them():
+    wae = small("WAE")
+    generators.fit(wae, DIGITS[:64], epochs=1, batch_size=32, precision="bfloat16")
+    assert all(p.is_contiguous() and p.dtype == torch.float32 for p in wae.parameters())
 
 
 @pytest.mark.parametrize(
@@ -111,6 +120,7 @@ def test_mmd_is_zero_on_average_between_equal_distributions_and_large_otherwise(
         ("VAE", {}),
         ("VAE", {"ema": 0.9, "schedule": "cosine", "weight_decay": 0.01}),
         ("WAE", {"learning_rate": 1e-3, "adversarial_weight": 0.01}),
+        ("WAE", {"learning_rate": 1e-3, "ema": 0.9, "precision": "bfloat16"}),
     ],
 )
 def test_interrupted_and_resumed_training_gives_equal_weights(tmp_path, kind, options):

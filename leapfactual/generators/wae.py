@@ -126,11 +126,12 @@ def mmd(z: Tensor, prior: Tensor, variance: float) -> Tensor:
     base = 2 * z.shape[1] * variance
     both = torch.cat([z, prior])
     norms = both.square().sum(1)
-    squares = (norms[:, None] + norms[None] - 2 * both @ both.T).clamp_min(0)
+    with torch.autocast(z.device.type, enabled=False):
+        squares = (norms[:, None] + norms[None] - 2 * both @ both.T).clamp_min(0)
     kernel = sum((base * s / (base * s + squares) for s in SCALES), torch.zeros_like(squares))
     own, other, cross = kernel[:n, :n], kernel[n:, n:], kernel[:n, n:]
     pairs = n * (n - 1)
-    within = (own.sum() - own.trace() + other.sum() - other.trace()) / pairs
+    within = sum(part.sum() - part.diagonal().sum() for part in (own, other)) / pairs
     return (within - 2 * cross.mean()) / len(SCALES)
 
 
