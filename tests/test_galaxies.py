@@ -104,6 +104,15 @@ def test_radio_galaxies_are_resized_before_they_are_stretched(radio, tmp_path):
     torch.testing.assert_close(train.images[:1], alone[:])
 
 
+def test_another_centre_can_be_cut_out(radio):
+    pixels, _ = radio
+    train, _ = galaxies(size=64, crop=64)
+    expected = torch.tensor(pixels[2, None, 118:182, 118:182] / 255).float().sqrt()
+    torch.testing.assert_close(train.images[0], expected)
+    with pytest.raises(InputError, match="at most the 300 pixels.*radio-galaxies.*got 301"):
+        galaxies(crop=301)
+
+
 def test_radio_galaxies_that_are_not_there_say_how_to_get_them(tmp_path, monkeypatch):
     monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path))
     with pytest.raises(MissingData, match="Run `leapfactual data get radio-galaxies`"):
@@ -149,6 +158,11 @@ def test_galaxy10_is_cut_resized_and_split(tmp_path, monkeypatch, size):
     assert test.labels.bincount().tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 1]
     assert seen == [(5, 12), (10, 12), (12, 12)]
     assert len(DECALS_CLASSES) == 10
+    smaller = galaxies(path, size=32, crop=100, test_share=0.25, seed=4)[0].images
+    cut = open_images(path, crop=100, size=(32, 32))[:][rows[0]]
+    torch.testing.assert_close(smaller, cut)
+    with pytest.raises(InputError, match="at most the 256 pixels.*got 300"):
+        galaxies(path, crop=300)
     other = galaxies(path, size=size, test_share=0.25, seed=5)[1]
     assert not torch.equal(other.images, test.images)
 

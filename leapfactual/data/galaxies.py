@@ -24,7 +24,7 @@ from .sets import Dataset, split
 
 RADIO = "radio-galaxies"
 RADIO_CLASSES = ("FRI", "FRII", "Compact", "Bent")
-RADIO_CENTRE = 128
+RADIO_SIDE, RADIO_CENTRE = 300, 128
 DECALS_CLASSES = (
     "Disturbed",
     "Merging",
@@ -48,21 +48,23 @@ def galaxies(
     source: str | Path = RADIO,
     *,
     size: int = 128,
+    crop: int | None = None,
     test_share: float = 0.1,
     seed: int = 0,
     on_image: Watch = None,
 ) -> tuple[Dataset, Dataset]:
     """Returns a training and a test set of galaxies.
 
-    The radio galaxies are cut to their centre of 128 × 128 and their square root is taken, since
-    almost all of them is black. They come with a split, 1,758 to train and 400 to test with, so
-    that ``test_share`` and ``seed`` do not matter. Those of Galaxy10 DECaLS are cut to their
-    centre of 150 × 150.
+    Of the radio galaxies the square root is taken, since almost all of them is black. They come
+    with a split, 1,758 to train and 400 to test with, so that ``test_share`` and ``seed`` do not
+    matter.
 
     Arguments:
         source: ``radio-galaxies``, which ``leapfactual data get radio-galaxies`` fetches; the file
             ``Galaxy10_DECals.h5``; or a folder of class folders, or a zip of such.
         size: Height and width to resize to.
+        crop: The side of the centre that is cut out first. When not given, 128 pixels of a radio
+            galaxy, 150 of one of Galaxy10 DECaLS, and all of a picture.
         test_share: The share of each class that is kept for testing.
         seed: Which images those are.
         on_image: Called with the number of images looked at and of all, to show progress.
@@ -71,11 +73,13 @@ def galaxies(
         The training and the test set. A warning names what could not be read.
     """
     checks.positive(size, "size")
+    if crop is not None:
+        checks.positive(crop, "crop")
     if not 0 < checks.number(test_share, "test_share") < 1:
         raise InputError(f"`test_share` must lie between 0 and 1, got {test_share!r}.")
     checks.whole(seed, "seed")
     if source == RADIO:
-        return _radio(size, on_image)
+        return _radio(size, _at_most(crop or RADIO_CENTRE, RADIO_SIDE, RADIO), on_image)
     path = Path(source)
     if not path.exists():
         raise MissingData(
@@ -83,16 +87,27 @@ def galaxies(
             "of class folders or a zip of such."
         )
     if path.is_dir() or path.suffix.lower() == ".zip":
-        return _pictures(path, size, test_share, seed, on_image)
+        return _pictures(path, size, crop, test_share, seed, on_image)
     if path.suffix.lower() in (".h5", ".hdf5"):
-        return _decals(path, size, test_share, seed, on_image)
+        crop = _at_most(crop or DECALS_CENTRE, DECALS_SHAPE[0], str(path))
+        return _decals(path, size, crop, test_share, seed, on_image)
     raise InputError(
         f"{path} is neither an .h5 or .hdf5 file, nor a folder, nor a .zip. Give one of those, or "
         f"`{RADIO}`."
     )
 
 
-def radio_galaxies(on_image: Watch = None) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
+def _at_most(crop: int, side: int, name: str) -> int:
+    if crop > side:
+        raise InputError(
+            f"`crop` must be at most the {side} pixels that the images of {name} have, got {crop}."
+        )
+    return crop
+
+
+def radio_galaxies(
+    on_image: Watch = None, crop: int = RADIO_CENTRE
+) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
     """Yields the literature's split (train, valid or test), the class and the centre of each."""
     (path,) = packages.files(RADIO)
     with zipfile.ZipFile(path) as archive:
@@ -102,16 +117,16 @@ def radio_galaxies(on_image: Watch = None) -> Iterator[tuple[str, int, NDArray[n
         for n, key in enumerate(keys, 1):
             entry = file[key]
             pixels = entry["Img"][()]
-            edge = (pixels.shape[0] - RADIO_CENTRE) // 2
-            centre = slice(edge, edge + RADIO_CENTRE)
+            edge = (pixels.shape[0] - crop) // 2
+            centre = slice(edge, edge + crop)
             label = int(entry["Label_literature"][()])
             yield entry["Split_literature"][()].decode(), label, pixels[centre, centre]
             if on_image is not None:
                 on_image(n, len(keys))
 
 
-def _radio(size: int, on_image: Watch) -> tuple[Dataset, Dataset]:
-    parts, labels, pixels = zip(*radio_galaxies(on_image), strict=True)
+def _radio(size: int, crop: int, on_image: Watch) -> tuple[Dataset, Dataset]:
+    parts, labels, pixels = zip(*radio_galaxies(on_image, crop), strict=True)
     x = unit(np.stack(pixels), lambda n: f"radio galaxy {n}")[:, None]
     x = stretched(resized(x, (size, size)), "sqrt")
     y = torch.tensor(labels)
@@ -123,9 +138,9 @@ def _radio(size: int, on_image: Watch) -> tuple[Dataset, Dataset]:
 
 
 def _pictures(
-    path: Path, size: int, share: float, seed: int, on_image: Watch
+    path: Path, size: int, crop: int | None, share: float, seed: int, on_image: Watch
 ) -> tuple[Dataset, Dataset]:
-    images = open_images(path, size=(size, size), on_image=on_image)
+    images = open_images(path, size=(size, size), crop=crop, on_image=on_image)
     if images.labels is None:
         raise InputError(
             f"{path} has no class folders, so that it is not known what the galaxies are. Put "
@@ -143,7 +158,7 @@ def _pictures(
 
 
 def _decals(
-    path: Path, size: int, share: float, seed: int, on_image: Watch
+    path: Path, size: int, crop: int, share: float, seed: int, on_image: Watch
 ) -> tuple[Dataset, Dataset]:
     with _damage(path):
         file = open_hdf5(path)
@@ -151,7 +166,7 @@ def _decals(
         with _damage(path):
             images, labels = _decals_arrays(path, file)
         rows = _split(path, labels, share, seed, DECALS_CLASSES)
-        blocks = _decals_blocks(path, images, size, on_image)
+        blocks = _decals_blocks(path, images, size, crop, on_image)
         return _filled(rows, blocks, (3, size, size), labels, DECALS_CLASSES)
 
 
@@ -202,10 +217,11 @@ def _decals_blocks(
     path: Path,
     images: Any,  # noqa: ANN401 - h5py has no types
     size: int,
+    crop: int,
     on_image: Watch,
 ) -> Iterator[Tensor]:
-    edge = (DECALS_SHAPE[0] - DECALS_CENTRE) // 2
-    centre = slice(edge, edge + DECALS_CENTRE)
+    edge = (DECALS_SHAPE[0] - crop) // 2
+    centre = slice(edge, edge + crop)
     for start in range(0, len(images), BLOCK):
         with _damage(path):
             pixels = images[start : start + BLOCK, centre, centre]
