@@ -49,6 +49,8 @@ paper: $(VENV)/dev
 	$(BIN)/leapfactual study morpho-mnist --device $(DEVICE) --out runs/morpho-mnist
 	cp runs/morpho-mnist/morpho-mnist.json docs/results/
 	for name in methods targets failures effects; do cp runs/morpho-mnist/$$name.png docs/figures/morpho-mnist-$$name.png; done
+	$(BIN)/leapfactual study galaxies --device $(DEVICE) --out runs/galaxies
+	cp runs/galaxies/galaxies.json docs/results/
 	rm -rf leapfactual/shipped && cp -r runs/morpho-mnist/shipped leapfactual/shipped
 
 clean:

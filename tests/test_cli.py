@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import leapfactual as lf
 from leapfactual import cli
 from leapfactual.data import packages
-from leapfactual.errors import InputError
+from leapfactual.errors import InputError, MissingData
 from leapfactual.studies import demo
 
 run = CliRunner().invoke
@@ -50,11 +50,20 @@ def test_demo_writes_what_it_says(tmp_path, monkeypatch):
     assert found["reliable counterfactual", "L1"] > found["counterfactual", "L1"]
 
 
-def test_a_device_that_is_not_there_is_named(tmp_path):
-    arguments = ["study", "morpho-mnist", "--device", "gpu", "--out", str(tmp_path / "out")]
+@pytest.mark.parametrize("study", ["morpho-mnist", "galaxies"])
+def test_a_device_that_is_not_there_is_named(tmp_path, study):
+    arguments = ["study", study, "--device", "gpu", "--out", str(tmp_path / "out")]
     result = run(cli.app, arguments)
     assert isinstance(result.exception, InputError)
     assert "`--device gpu` cannot be used" in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_galaxies_that_are_not_there_are_named(tmp_path):
+    arguments = ["study", "galaxies", "--data", str(tmp_path / "no.zip")]
+    result = run(cli.app, [*arguments, "--out", str(tmp_path / "out")])
+    assert isinstance(result.exception, MissingData)
+    assert "there is nothing at" in str(result.exception)
     assert not (tmp_path / "out").exists()
 
 

@@ -206,6 +206,11 @@ def summarised(metric: Metric, values: Tensor, seed: int = 0) -> Score:
     return Score(counted.mean().item() if len(counted) else float("nan"), sem, values)
 
 
+def require_torchmetrics() -> None:
+    """Says how to get torchmetrics, before any work is done, where it is missing."""
+    _torchmetrics("torchmetrics")
+
+
 def _torchmetrics(name: str) -> Any:  # noqa: ANN401 - a module
     import importlib
 

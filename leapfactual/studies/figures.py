@@ -40,7 +40,7 @@ def sheet(rows: int, columns: int, legend: str = "") -> tuple[Any, list[list["Ax
 def show(
     axis: "Axes", image: Tensor, frame: str | None = None, colours: str | None = None
 ) -> None:
-    """Draws a grey image ``(1, H, W)``.
+    """Draws an image ``(C, H, W)``, grey or coloured.
 
     Arguments:
         axis: Where.
@@ -49,7 +49,9 @@ def show(
         colours: The colours of a change, from -1 to 1.
     """
     pixels = image[0].cpu().numpy()
-    if colours is None:
+    if image.shape[0] == 3:
+        axis.imshow(image.clamp(0, 1).permute(1, 2, 0).cpu().numpy())
+    elif colours is None:
         axis.imshow(pixels, cmap="gray", vmin=0, vmax=1)
     else:
         axis.imshow(pixels, cmap=colours, vmin=-1, vmax=1)

@@ -1,0 +1,261 @@
+"""The study of galaxies: its parts against exact answers, and the whole at a small size."""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import leapfactual as lf
+from leapfactual.data import Dataset
+from leapfactual.errors import InputError, MissingExtra
+from leapfactual.generators import Identity
+from leapfactual.metrics import LPIPS
+from leapfactual.studies import galaxies
+from leapfactual.studies.galaxies import improvement, parts, tables, vgg
+from leapfactual.testing import GaussianOracle
+
+SMALL = galaxies.Settings(
+    generator_steps=6,
+    classifier_steps=4,
+    strong_steps=6,
+    flow_steps=20,
+    widths=(4, 8),
+    width=4,
+    tested=6,
+    n_b=(2, 4),
+    blending=4,
+    n_i=(0, 2),
+    injections=2,
+    gentle=1,
+    swept=(1, 2),
+    runs=2,
+    retrained=1,
+)
+
+
+def quiet(done, message):
+    pass
+
+
+def bars(n):
+    """Bright bars in three places."""
+    y = torch.arange(n) % 3
+    x = 0.1 * torch.rand(n, 1, 32, 32, generator=torch.Generator().manual_seed(n))
+    for image, place in zip(x, (8 + 6 * y).tolist(), strict=True):
+        image[:, 8:24, place : place + 6] += 0.8
+    return Dataset(x, y, ("left", "middle", "right"))
+
+
+def study(out, settings=SMALL, progress=quiet, name="bars"):
+    return galaxies.run(
+        out,
+        name,
+        bars(30),
+        bars(12),
+        settings,
+        lpips=LPIPS(),
+        command="test",
+        device="cpu",
+        progress=progress,
+    )
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    out, shares = tmp_path_factory.mktemp("galaxies"), []
+    rows = study(out, progress=lambda share, what: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    return out, rows
+
+
+# -- the classifier --
+
+
+def test_the_network_is_vgg16():
+    network = vgg.vgg16(3, 10)
+    kinds = [type(layer) for layer in network.get_submodule("features")]
+    assert kinds.count(torch.nn.Conv2d) == kinds.count(torch.nn.BatchNorm2d) == 13
+    assert kinds.count(torch.nn.MaxPool2d) == 5
+    convolutions = 14_714_688
+    norms = 2 * (2 * 64 + 2 * 128 + 3 * 256 + 6 * 512)
+    head = 512 * 10 + 10
+    assert sum(p.numel() for p in network.parameters()) == convolutions + norms + head
+
+
+def test_imagenet_needs_torchvision(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision.models", None)
+    with pytest.raises(MissingExtra, match="do without --imagenet"):
+        vgg.from_imagenet(vgg.vgg16(1, 2, width=2))
+
+
+def test_turning_keeps_what_is_in_the_middle():
+    x = torch.zeros(200, 1, 33, 33)
+    x[:, :, 15:18, 8:25] = 1.0
+    turned = vgg.turned(x, torch.Generator().manual_seed(0))
+    assert (turned[:, 0, 16, 16] > 0.9).all()
+    torch.testing.assert_close(turned.sum((1, 2, 3)), x.sum((1, 2, 3)), rtol=0.1, atol=0)
+    mean = turned.mean(0)[0]
+    torch.testing.assert_close(mean, mean.T, rtol=0, atol=0.06)
+
+
+def test_turning_mirrors_half_of_them():
+    x = torch.zeros(400, 1, 65, 65)
+    x[:, :, 32, 32:60] = 1.0
+    x[:, :, 4:33, 58] = 0.5
+    turned = vgg.turned(x, torch.Generator().manual_seed(0))[:, 0]
+    line = torch.linspace(-1, 1, 65)
+    weight = turned / turned.sum((1, 2), keepdim=True)
+    bright, faint = weight * (turned > 0.75), weight * ((turned < 0.75) & (turned > 0.2))
+    where = [
+        torch.stack([(part * line[:, None]).sum((1, 2)), (part * line).sum((1, 2))], 1)
+        for part in (bright, faint)
+    ]
+    side = where[0][:, 0] * where[1][:, 1] - where[0][:, 1] * where[1][:, 0]
+    assert 0.4 < (side > 0).double().mean() < 0.6
+
+
+def test_a_classifier_learns_and_does_the_same_again():
+    data = bars(60)
+    y = (data.labels == 1).long()
+    x = data.images.expand(-1, 3, -1, -1) * (1 - 0.8 * y[:, None, None, None])
+
+    def learnt(steps):
+        torch.manual_seed(0)
+        network = vgg.vgg16(3, 2, width=4)
+        vgg.train_classifier(network, x, y, steps=steps, batch_size=20, learning_rate=3e-3)
+        return vgg.Asked(network, batch_size=7)
+
+    assert torch.equal(learnt(3)(x), learnt(3)(x))
+    found = learnt(60)
+    assert not any(p.requires_grad for p in found.network.parameters())
+    torch.testing.assert_close(found(x), vgg.Asked(found.network)(x))
+    assert (found(x).argmax(1) == y).double().mean() > 0.9
+
+
+# -- walks that are cut --
+
+
+@pytest.fixture(scope="module")
+def exact():
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 2.0]]), scale=0.5)
+    flow = oracle.flow()
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    made = parts.Parts(torch.arange(0), Identity(), oracle.classifier, oracle.classifier, (), flow)
+    return made, x, tables.targets(oracle.classifier(x).argmax(1), 3, 0)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 20])
+def test_blending_cut_short_is_blending_with_fewer_leaps(exact, n):
+    made, x, target = exact
+    cut = tables.Blended(made, x, target, 20).after(n)
+    plan = [lf.blend(n, tables.GAMMA_B)]
+    wanted = lf.LeapFactual(Identity(), made.weak, made.flow, plan).explain(x, target)
+    torch.testing.assert_close(cut.z_counterfactual, wanted.z_counterfactual)
+    assert torch.equal(cut.label, wanted.label)
+    assert torch.equal(cut.counterfactual, wanted.counterfactual)
+
+
+@pytest.mark.parametrize("steps", [(1.0, 1.025), (0.5, 0.6), (0.0, 0.1)])
+@pytest.mark.parametrize("n", [0, 2, 5])
+def test_injections_cut_short_are_fewer_injections(exact, n, steps):
+    made, x, target = exact
+    blended = tables.Blended(made, x, target, 12)
+    way = blended.injected(12, 5, *steps)
+    cut = tables._injections(blended, way, n)
+    plan = [lf.blend(12, tables.GAMMA_B), lf.inject(n, lift=steps[0], land=steps[1])]
+    wanted = lf.LeapFactual(Identity(), made.weak, made.flow, plan).explain(x, target)
+    torch.testing.assert_close(cut.z_counterfactual, wanted.z_counterfactual)
+    assert torch.equal(cut.label, wanted.label)
+
+
+def test_targets_are_never_the_class_itself():
+    source = torch.arange(1000) % 4
+    target = tables.targets(source, 4, 0)
+    assert not (source == target).any()
+    assert set(target.tolist()) == {0, 1, 2, 3}
+
+
+# -- the whole --
+
+
+def test_the_study_writes_its_numbers(done):
+    out, rows = done
+    written = json.loads((out / "galaxies.json").read_text())
+    assert len(written["rows"]) == len(rows)
+    assert written["command"] == "test"
+    found = {(r.setting, r.method, r.metric): r for r in rows}
+    assert found["bars: N_i, 1 / 1.025", "0", "ACC_r"].paper == 0.4738
+    assert found["bars: N_i, 1 / 1.025", "0", "ACC_r"].runs == 2
+    assert found["bars: N_i, 0.5 / 0.6", "0", "ACC_r"].paper is None
+    assert found["bars: retraining", "reliable CE, 100%", "AUC"].paper == 0.9793
+    assert found["bars: retraining", "20 %", "ACC"].runs == 1
+    assert found["bars: γ_i,land, γ_i,lift 1", "1.025, N_i = 2", "ACC"].runs == 1
+    for metric in tables.SHOWN:
+        assert 0 <= found["bars: N_b", "4", metric].mean < 200, metric
+    pictures = {path.name for path in (out / "bars").glob("*.png")}
+    assert pictures == {
+        "reconstructions.png",
+        "targets.png",
+        "failures.png",
+        "curves.png",
+        "retraining.png",
+    }
+
+
+def test_no_injection_is_the_blended_one(done):
+    found = {(r.setting, r.method, r.metric): r.mean for r in done[1]}
+    for metric in (*tables.SHOWN, "typical"):
+        blended = found["bars: N_b", "4", metric]
+        assert found["bars: N_i, 1 / 1.025", "0", metric] == pytest.approx(blended, rel=1e-6)
+
+
+def test_gains_are_against_the_same_runs_baseline(done):
+    found = {(r.method, r.metric): r.mean for r in done[1] if r.setting == "bars: retraining"}
+    for method, metric in found:
+        if not metric.startswith("gain"):
+            gain = found[method, f"gain in {metric}"]
+            assert gain == pytest.approx(found[method, metric] - found["20 %", metric], abs=1e-9)
+
+
+def test_an_interrupted_study_goes_on(done, tmp_path):
+    class Stop(Exception):
+        pass
+
+    said = []
+
+    def stop(share, what):
+        said.append(what)
+        if "run 2 of 2: flow" in what:
+            raise Stop
+
+    with pytest.raises(Stop):
+        study(tmp_path, progress=stop)
+    said.clear()
+    rows = study(tmp_path, progress=lambda share, what: said.append(what))
+    assert not any("run 1 of 2" in what or "generator" in what for what in said)
+    assert [r.mean for r in rows] == pytest.approx(
+        [r.mean for r in done[1]], abs=1e-6, nan_ok=True
+    )
+
+
+def test_several_data_sets_share_a_folder(done, tmp_path):
+    shutil.copytree(done[0], tmp_path / "out")
+    rows = study(tmp_path / "out", replace(SMALL, runs=1, retrained=0), name="other")
+    assert {r.setting.split(":")[0] for r in rows} == {"bars", "other"}
+    assert [r for r in rows if r.setting.startswith("bars")] == done[1]
+
+
+def test_other_settings_need_another_folder(done):
+    with pytest.raises(InputError, match="other settings.*flow_steps.*--out"):
+        study(done[0], replace(SMALL, flow_steps=30))
+
+
+def test_rare_classes_are_repeated_until_all_are_equal():
+    y = torch.tensor([0, 0, 0, 0, 0, 1, 1, 2])
+    rows = improvement.evened(torch.arange(8), y)
+    assert y[rows].bincount().tolist() == [5, 5, 5]
+    assert improvement.rarest(y, 3) == 2
