@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Adam
 
 WARM_UP = 3
@@ -99,6 +99,8 @@ def waits(step: Callable[..., object], tensors: Sequence[Tensor]) -> bool:
     try:
         with _refusing_to_wait():
             step(*tensors)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:
         return True
     return False
@@ -136,6 +138,13 @@ def _beside(step: Callable[..., T], tensors: Sequence[Tensor]) -> T:
         out = step(*tensors)
     here.wait_stream(beside)
     return out
+
+
+def lay_out(module: nn.Module, layout: torch.memory_format) -> None:
+    """Puts the channels of kernels last, which half precision is faster with, or back."""
+    for parameter in module.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=layout)
 
 
 def optimiser(

@@ -32,6 +32,7 @@ from .generators import fit as fit_generator
 from .leaps import describe
 from .solvers import Midpoint
 from .training import embed, fit
+from .turning import eight_ways, one_of_eight
 from .types import Classifier, Generator, silent
 
 GENERATORS = ("auto", "vae", "wae")
@@ -368,7 +369,7 @@ def _generator(
         seed=recipe.seed,
         checkpoint=work / f"generator-{name}.safetensors",
         look=work / "look.png",
-        augment=_turn_at_random if recipe.turn else None,
+        augment=one_of_eight if recipe.turn else None,
         on_epoch=_shown(progress, "training the generator"),
     )
     model.requires_grad_(False)
@@ -466,13 +467,7 @@ def _flow(
 def _turned(train: _Part) -> Iterator[Tensor]:
     """Goes through the images in all eight ways of turning and mirroring them."""
     for x in train.batches(256):
-        for flipped in (x, x.flip(3)):
-            yield from (flipped.rot90(k, (2, 3)) for k in range(4))
-
-
-def _turn_at_random(x: Tensor, generator: torch.Generator) -> Tensor:
-    way = int(torch.randint(8, (1,), generator=generator, device=x.device))
-    return (x.flip(3) if way >= 4 else x).rot90(way % 4, (2, 3))
+        yield from eight_ways(x)
 
 
 def _epochs(steps: int, batch: int, n: int, fewest: int) -> int:

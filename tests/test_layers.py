@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent / "leapfactual"
 LAYERS = [
     {"errors", "types"},
     {"files", "checks"},
-    {"captured", "checkpoints", "folding", "pictures"},
+    {"captured", "checkpoints", "folding", "pictures", "turning"},
     {"solvers", "bases", "fields", "couplings", "generators", "classifiers"},
     {"data", "density", "quick"},
     {"flow"},

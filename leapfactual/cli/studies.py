@@ -182,7 +182,7 @@ def study_galaxies(
     ] = "radio-galaxies",
     out: Out = Path("runs/galaxies"),
     size: Annotated[
-        int, typer.Option(help="Height and width of the images; the paper's is 128.", min=16)
+        int, typer.Option(help="Height and width of the images; the paper's is 128.", min=32)
     ] = 64,
     crop: Annotated[
         int | None,
@@ -203,7 +203,7 @@ def study_galaxies(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """The paper's galaxies: reliable counterfactuals make a weak classifier better.
+    """The paper's galaxies: do reliable counterfactuals make a weak classifier better?
 
     Trains a generator, and for every run a weak and a strong classifier and a flow; explains the
     test galaxies; adds counterfactuals to the training set and trains classifiers anew. Writes
@@ -216,12 +216,13 @@ def study_galaxies(
     from dataclasses import replace
 
     from .. import data as sets
+    from ..data.galaxies import RADIO
     from ..metrics import LPIPS
     from ..studies import galaxies
 
     galaxies.require()
     check_device(device)
-    radio = data == sets.RADIO
+    radio, path = data == RADIO, Path(data).resolve()
     settings = galaxies.Settings(seed=seed, imagenet=imagenet)
     settings = replace(
         settings,
@@ -230,7 +231,7 @@ def study_galaxies(
     )
     crop = crop or (64 if radio else None)
     command = (
-        f"leapfactual study galaxies --data {data if radio else Path(data).name} --size {size}"
+        f"leapfactual study galaxies --data {data if radio else path.name} --size {size}"
         + (f" --crop {crop}" if crop else "")
         + ("" if radio else f" --test-share {test_share:g}")
         + f" --runs {settings.runs} --retrained {settings.retrained} --seed {seed}"
@@ -238,7 +239,7 @@ def study_galaxies(
         + f" --device {device}"
     )
     if radio:
-        sets.packages.get(sets.RADIO)
+        sets.packages.get(RADIO)
     with talk("reading", quiet=quiet or as_json) as say:
         train_set, test_set = sets.galaxies(
             data,
@@ -251,7 +252,7 @@ def study_galaxies(
         sets.packages.get("lpips-alexnet")
         rows = galaxies.run(
             out,
-            data if radio else Path(data).stem,
+            data if radio else path.name if path.is_dir() else path.stem,
             train_set,
             test_set,
             settings,

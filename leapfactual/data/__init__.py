@@ -2,7 +2,7 @@
 
 from . import packages, squares
 from .digits import digits
-from .galaxies import RADIO, galaxies
+from .galaxies import galaxies
 from .images import Images, open_images
 from .reading import read_image
 from .sets import Dataset
@@ -10,7 +10,6 @@ from .sources import Broken
 from .tables import Table, open_data, open_table
 
 __all__ = [
-    "RADIO",
     "Broken",
     "Dataset",
     "Images",

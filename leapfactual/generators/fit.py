@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
-from ..captured import Captured, optimiser, set_rate, waits
+from ..captured import Captured, lay_out, optimiser, set_rate, waits
 from ..checkpoints import Epoch, Training, finite, rate, reseed
 from ..errors import InputError
 from ..pictures import save_grid
@@ -108,7 +108,8 @@ def fit(
         weight_decay: The weight decay; with one, AdamW is used.
         schedule: ``constant``, or ``cosine`` for a rate that falls to zero at the end.
         ema: The decay of a moving average of the weights, which become the trained ones.
-        perceptual: A distance between two batches of images, with one value each.
+        perceptual: A distance between two batches of images, with one value each. On a GPU a step
+            is recorded and replayed where it is a torch module that does not wait for the device.
         perceptual_weight: How much it counts.
         adversarial_weight: How much the critic counts; 0 for none.
         augment: Changes a batch of images before it is used, with the epoch's randomness.
@@ -138,7 +139,7 @@ def fit(
     _check(images, epochs, batch_size, learning_rate, schedule, precision)
     device, mixed = next(module.parameters()).device, precision == "bfloat16"
     layout = torch.channels_last if mixed else torch.contiguous_format
-    _lay_out(module, layout)
+    lay_out(module, layout)
     modules: dict[str, nn.Module] = {"model": module}
     sample = images[torch.arange(min(8, len(images)))]
     checks.images(images if isinstance(images, Tensor) else sample, "images")
@@ -194,9 +195,10 @@ def fit(
 
     generator = torch.Generator(device)
     known = type(model) in (VAE, ConditionalVAE, WAE)
-    seen = sample.to(device)
-    waiting = perceptual is not None and waits(perceptual, [seen, seen])
-    take = Captured(step, generator, known and not waiting)
+    if perceptual is not None:
+        pair = [sample.to(device)] * 2
+        known = known and isinstance(perceptual, nn.Module) and not waits(perceptual, pair)
+    take = Captured(step, generator, known)
     started = time.perf_counter()
     for part in modules.values():
         part.train()
@@ -230,7 +232,7 @@ def fit(
                 on_epoch(Epoch(epoch + 1, epochs, training.losses[-1], seconds))
     finally:
         module.eval()
-        _lay_out(module, torch.contiguous_format)
+        lay_out(module, torch.contiguous_format)
     training.finish()
     return list(training.losses)
 
@@ -275,13 +277,6 @@ def _criticised(
     optimiser.step()
     said: Tensor = critic(back).mean()
     return said
-
-
-def _lay_out(module: nn.Module, layout: torch.memory_format) -> None:
-    """Puts the channels of kernels last, which half precision is faster with, or back."""
-    for parameter in module.parameters():
-        if parameter.ndim == 4:
-            parameter.data = parameter.data.contiguous(memory_format=layout)
 
 
 def _batches(order: Tensor, batch_size: int) -> list[Tensor]:

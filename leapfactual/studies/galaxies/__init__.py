@@ -1,4 +1,4 @@
-"""The paper's study of galaxies: reliable counterfactuals make a weak classifier better.
+"""The paper's study of galaxies: do reliable counterfactuals make a weak classifier better?
 
 A weak classifier learns from a fifth of the labels, a strong one from all. Counterfactuals of the
 weak one are judged by the strong one; then they are added to the fifth, and it is measured whether
@@ -12,9 +12,8 @@ of its own, so that the errors tell how much all of these matter. Targets are ne
 a galaxy has already.
 """
 
-import hashlib
-import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -30,10 +29,12 @@ from ...metrics import LPIPS
 from ...metrics.table import require_torchmetrics
 from .. import results
 from ..figures import require_matplotlib
+from ..kept import fingerprint, read_json, same_study, write_json
 from .figures import draw, draw_curves, draw_retraining
 from .improvement import measure_improvement
-from .parts import JUDGES, Galaxies, Parts, Settings, loaded, train, train_generator
+from .parts import JUDGES, Galaxies, Parts, Settings, fifth, loaded, train, train_generator
 from .tables import SHOWN, STRONG, measure_tables, sweep
+from .vgg import imagenet
 
 __all__ = ["Settings", "collect", "gather", "require", "run"]
 
@@ -61,7 +62,8 @@ PAPER_RETRAINING = {
     "reliable CE, 50%": (0.8197, 0.9788),
     "reliable CE, 100%": (0.8237, 0.9793),
 }
-STAGES, MORE_STAGES = 4, 12
+SMALLEST = 32
+STAGES, MORE_STAGES = 4, 16
 
 
 def run(
@@ -97,7 +99,10 @@ def run(
         The rows of all data sets in the folder.
     """
     own = out / name
-    _same_study(own, settings, command, device, train_set, test_set)
+    _check(train_set, settings)
+    begun = {k: v for k, v in asdict(settings).items() if k not in ("runs", "retrained", "seed")}
+    kind = torch.device(device).type
+    same_study(own, begun | {"device": kind, "galaxies": fingerprint(train_set, test_set)})
     say = _Share(progress, settings)
     wae = train_generator(
         train_set.images.to(device),
@@ -107,14 +112,15 @@ def run(
         lambda share: progress(0.15 * share, f"{name}: training the generator"),
     )
     learnt, held = loaded(wae, train_set, device), loaded(wae, test_set, device)
+    record = {"command": command, "hardware": results.hardware(device)}
     for n in range(settings.runs):
         path = own / f"seed-{settings.seed + n}.json"
-        if not path.exists():
+        if not _done(path, n < settings.retrained):
             numbers = _run(n, name, own, wae, learnt, held, settings, lpips, partial(say, n))
-            with atomic(path) as temporary:
-                temporary.write_text(json.dumps(numbers, indent=1) + "\n")
+            finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
+            write_json({**record, "numbers": finite}, path)
     progress(1.0, f"{name}: done")
-    return gather(out, settings.seed, device)
+    return gather(out, settings.seed)
 
 
 def _run(
@@ -143,6 +149,26 @@ def _run(
     if retrains:
         numbers |= measure_improvement(parts, train_set, test_set, settings, seed, name, tell)
     return numbers
+
+
+def _check(train_set: Dataset, settings: Settings) -> None:
+    """Finds out before any work is done what would stop it later."""
+    height, width = train_set.images.shape[2:]
+    if height != width or height < SMALLEST:
+        raise InputError(
+            f"the galaxies must be square, at least {SMALLEST} pixels a side, got {height} × "
+            f"{width}. Resize them."
+        )
+    fifth(train_set.labels, settings.seed, train_set.classes)
+    if settings.imagenet:
+        imagenet()
+
+
+def _done(path: Path, retrains: bool) -> bool:
+    """Tells whether a run is there, with its retraining where that is wanted."""
+    if not path.exists():
+        return False
+    return not retrains or any(": retraining |" in key for key in read_json(path)["numbers"])
 
 
 def require() -> None:
@@ -179,31 +205,37 @@ def measure(
     return numbers
 
 
-def gather(out: Path, seed: int, device: str) -> list[results.Row]:
+def gather(out: Path, seed: int) -> list[results.Row]:
     """Makes the rows of all data sets in the folder, and writes them."""
     rows: list[results.Row] = []
-    commands = []
+    runs: list[dict[str, Any]] = []
     for own in sorted(path.parent for path in out.glob("*/settings.json")):
         paths = sorted(own.glob("seed-*.json"), key=lambda p: int(p.stem.removeprefix("seed-")))
-        if paths:
-            commands.append(_read(own / "settings.json")["command"])
-            rows += collect([_read(path) for path in paths])
-            draw_curves(rows, own.name, own / "curves.png")
-            draw_retraining(rows, own.name, own / "retraining.png")
-    command = " && ".join(commands)
-    results.write(out / "galaxies.json", rows, seed=seed, command=command, device=device)
+        found = [read_json(path) for path in paths]
+        rows += collect([run["numbers"] for run in found])
+        runs += found
+        draw_curves(rows, own.name, own / "curves.png")
+        draw_retraining(rows, own.name, own / "retraining.png")
+    results.write(
+        out / "galaxies.json",
+        rows,
+        seed=seed,
+        command=" && ".join(dict.fromkeys(run["command"] for run in runs)),
+        machine=", ".join(dict.fromkeys(run["hardware"] for run in runs)),
+    )
     with atomic(out / "galaxies.md") as temporary:
         temporary.write_text(results.pivot(rows) + "\n")
     return rows
 
 
-def collect(runs: list[dict[str, float]]) -> list[results.Row]:
+def collect(runs: Sequence[Mapping[str, float | None]]) -> list[results.Row]:
     """Makes the rows of the numbers of several runs, of which not all have all numbers."""
     keys = dict.fromkeys(key for numbers in runs for key in numbers)
     rows = []
     for key in keys:
         setting, method, metric = key.split(" | ")
-        values = [numbers[key] for numbers in runs if key in numbers]
+        found = [numbers[key] for numbers in runs if key in numbers]
+        values = [math.nan if value is None else value for value in found]
         rows.append(results.row(setting, method, metric, values, _paper(setting, method, metric)))
     return rows
 
@@ -213,40 +245,9 @@ def _paper(setting: str, method: str, metric: str) -> float | None:
     if table == "retraining" and method in PAPER_RETRAINING:
         return dict(zip(("ACC", "AUC"), PAPER_RETRAINING[method], strict=True)).get(metric)
     known = {"N_b": PAPER_N_B, f"N_i, {STRONG[0]:g} / {STRONG[1]:g}": PAPER_N_I}.get(table)
-    if known is None:
+    if known is None or metric == "LPIPS":  # the paper's has another network
         return None
     return dict(zip(SHOWN, known.get(int(method), ()), strict=False)).get(metric)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}). Delete it and run again.") from error
-    return content
-
-
-def _same_study(own: Path, settings: Settings, command: str, device: str, *sets: Dataset) -> None:
-    """Refuses to go on with a study that was begun with other settings, galaxies or device."""
-    path = own / "settings.json"
-    current: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    del current["runs"], current["retrained"], current["seed"]
-    digest = hashlib.sha256()
-    for part in sets:
-        digest.update(part.images.contiguous().numpy().data)
-        digest.update(part.labels.contiguous().numpy().data)
-    current |= {"device": torch.device(device).type, "galaxies": digest.hexdigest()}
-    if path.exists():
-        before = _read(path)
-        differ = {k: before.get(k) for k in current if before.get(k) != current[k]}
-        if differ:
-            raise InputError(
-                f"{own} holds a study with other settings ({differ}). Write to another folder "
-                "with --out, or delete this one."
-            )
-    own.mkdir(parents=True, exist_ok=True)
-    with atomic(path) as temporary:
-        temporary.write_text(json.dumps({**current, "command": command}, indent=1) + "\n")
 
 
 class _Share:

@@ -2,7 +2,11 @@
 
 Every galaxy of the fifth that the weak classifier was trained on is turned into every class that
 it is not; the target counts as its true class. Shares of that are added to the fifth, and a new
-classifier is trained for as long as the weak one was.
+classifier is trained. It goes through the galaxies as often as the weak one did, and as often
+through what is added, so it is trained for longer; a control has as many steps and nothing added.
+
+Typicality and the agreement of further weak classifiers need no more labels than the fifth has.
+Only those that the strong classifier calls *right* do: they tell what a perfect filter would give.
 """
 
 from collections.abc import Callable
@@ -12,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...augmenting import chosen_pairs
+from ...explain import suitable
 from ...explanation import Explanation
 from ...metrics.table import auroc
 from .parts import Galaxies, Parts, Settings
@@ -19,19 +24,20 @@ from .tables import TYPICAL, three_ways
 from .vgg import Asked
 
 SHARES = (0.1, 0.5, 1.0)
-BATCH = 4096
+BASELINE = "20 %"
 
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """Is a set of counterfactuals with what can be known of each without further labels.
+    """Is a set of counterfactuals with what is known of each.
 
     Arguments:
         x: The images.
         target: The class that each was made for.
         valid: Whether the explained classifier says so.
-        typical: Whether it is typical of that class.
-        agreed: Whether all judges say so.
+        typical: Whether it is valid and typical of that class.
+        agreed: Whether it is valid and all judges say so.
+        right: Whether the strong classifier says so.
     """
 
     x: Tensor
@@ -39,10 +45,7 @@ class Made:
     valid: Tensor
     typical: Tensor
     agreed: Tensor
-
-    def only(self, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns images and labels of some."""
-        return self.x[keep], self.target[keep]
+    right: Tensor
 
 
 def make(parts: Parts, train_set: Galaxies, settings: Settings) -> dict[str, Made]:
@@ -51,7 +54,8 @@ def make(parts: Parts, train_set: Galaxies, settings: Settings) -> dict[str, Mad
     pairs = torch.tensor(chosen_pairs(sources, range(len(train_set.classes))))
     rows, target = pairs.to(parts.few.device).T
     pieces: dict[str, list[Made]] = {}
-    for r, t in zip(torch.split(rows, BATCH), torch.split(target, BATCH), strict=True):
+    size = suitable(train_set.x)
+    for r, t in zip(torch.split(rows, size), torch.split(target, size), strict=True):
         for name, e in three_ways(parts, train_set.x[parts.few[r]], t, settings).items():
             pieces.setdefault(name, []).append(_judged(parts, e))
     return {name: _joined(made) for name, made in pieces.items()}
@@ -59,11 +63,13 @@ def make(parts: Parts, train_set: Galaxies, settings: Settings) -> dict[str, Mad
 
 @torch.no_grad()
 def _judged(parts: Parts, e: Explanation) -> Made:
-    agreed = torch.ones_like(e.valid)
+    agreed = e.valid
     for judge in parts.judges:
-        agreed &= judge(e.counterfactual).argmax(1) == e.target
-    typical = parts.flow.typicality(e.z_counterfactual, e.target) >= TYPICAL
-    return Made(e.counterfactual, e.target, e.valid, typical, agreed)
+        agreed = agreed & (judge(e.counterfactual).argmax(1) == e.target)
+    typicality = parts.flow.typicality(e.z_counterfactual, e.target)
+    right = parts.strong(e.counterfactual).argmax(1) == e.target
+    typical = e.valid & (typicality >= TYPICAL)
+    return Made(e.counterfactual, e.target, e.valid, typical, agreed, right)
 
 
 def _joined(made: list[Made]) -> Made:
@@ -71,56 +77,72 @@ def _joined(made: list[Made]) -> Made:
     return Made(*(torch.cat([getattr(part, name) for part in made]) for name in names))
 
 
-def arms(
-    parts: Parts,
-    train_set: Galaxies,
-    settings: Settings,
-    seed: int,
-    note: Callable[[str, float], object],
-) -> dict[str, tuple[Tensor, tuple[Tensor, Tensor] | None]]:
-    """Returns what is trained on: rows of the training set, and what is added to them.
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """Is what a classifier is trained on.
 
     Arguments:
-        parts: The parts of a run.
-        train_set: The training set.
-        settings: The study's settings.
-        seed: What is drawn.
-        note: Is told the share of counterfactuals that pass each filter.
+        rows: The galaxies, as rows of the training set.
+        made: Counterfactuals that some are taken of.
+        keep: Which.
+        longer: How much longer than usual to train.
     """
-    made = make(parts, train_set, settings)
-    random = torch.Generator().manual_seed(seed)
-    found: dict[str, tuple[Tensor, tuple[Tensor, Tensor] | None]] = {}
+
+    rows: Tensor
+    made: Made | None = None
+    keep: Tensor | None = None
+    longer: float = 1.0
+
+    @property
+    def more(self) -> tuple[Tensor, Tensor] | None:
+        """The images that are added, and their labels."""
+        if self.made is None or self.keep is None:
+            return None
+        return self.made.x[self.keep], self.made.target[self.keep]
+
+
+def arms(
+    made: dict[str, Made], few: Tensor, train_set: Galaxies, rare: int, seed: int
+) -> dict[str, Arm]:
+    """Returns what is compared.
+
+    Arguments:
+        made: The counterfactuals, by the way they were made.
+        few: The rows of the fifth.
+        train_set: The training set.
+        rare: The rarest class.
+        seed: What is drawn.
+    """
+    standard, reliable, gentle = (made[name] for name in ("CE", "reliable CE", "gentle CE"))
+    pairs = len(standard.target)
+    order = torch.randperm(pairs, generator=torch.Generator().manual_seed(seed)).to(few.device)
+    found = {f"{BASELINE}, longer": Arm(few, longer=1 + pairs / (2 * len(few)))}
     for name in ("CE", "reliable CE"):
-        of = made[name]
-        order = torch.randperm(len(of.target), generator=random).to(of.target.device)
         for share in SHARES:
-            keep = order[: max(1, round(share * len(order)))]
-            found[f"{name}, {share:.0%}"] = parts.few, of.only(keep)
-    of = made["reliable CE"]
-    found["reliable CE, agreed"] = parts.few, of.only(of.valid & of.agreed)
-    of = made["gentle CE"]
-    found["gentle CE, 100%"] = parts.few, of.only(of.target >= 0)
-    found["gentle CE, typical"] = parts.few, of.only(of.valid & of.typical)
-    found["gentle CE, agreed"] = parts.few, of.only(of.valid & of.agreed)
-    for name, of in made.items():
-        for filtered in ("valid", "typical", "agreed"):
-            note(f"{name} | {filtered}", getattr(of, filtered).double().mean().item())
-        trusted = parts.strong(of.x).argmax(1) == of.target
-        note(f"{name} | strong says so", trusted.double().mean().item())
-        note(f"{name} | strong says so, of agreed", trusted[of.agreed].double().mean().item())
-        note(f"{name} | strong says so, of typical", trusted[of.typical].double().mean().item())
-    of, rare = made["gentle CE"], rarest(train_set.y[parts.few], len(train_set.classes))
-    found["repeated"] = evened(parts.few, train_set.y), None
-    found["gentle CE, rarest class, agreed"] = (
-        parts.few,
-        of.only((of.target == rare) & of.valid & of.agreed),
-    )
-    return found
+            keep = order[: max(1, round(share * pairs))]
+            found[f"{name}, {share:.0%}"] = Arm(few, made[name], keep)
+    of_rare, even = gentle.agreed & (gentle.target == rare), evened(few, train_set.y)
+    return found | {
+        "reliable CE, agreed": Arm(few, reliable, reliable.agreed),
+        "reliable CE, right": Arm(few, reliable, reliable.right),
+        "gentle CE, 100%": Arm(few, gentle, order),
+        "gentle CE, typical": Arm(few, gentle, gentle.typical),
+        "gentle CE, agreed": Arm(few, gentle, gentle.agreed),
+        "gentle CE of the rarest class, agreed": Arm(few, gentle, of_rare),
+        "repeated": Arm(even),
+        "repeated, gentle CE of the rarest class, agreed": Arm(even, gentle, of_rare),
+    }
 
 
-def rarest(y: Tensor, classes: int) -> int:
-    """Returns the class with the fewest galaxies."""
-    return int(y.bincount(minlength=classes).argmin())
+def rarest(y: Tensor) -> int:
+    """Returns the class with the fewest galaxies, of those that have any.
+
+    Example:
+        >>> rarest(torch.tensor([0, 0, 0, 2, 2, 3]))
+        3
+    """
+    count = y.bincount()
+    return int(torch.where(count > 0, count, len(y) + 1).argmin())
 
 
 def evened(rows: Tensor, y: Tensor) -> Tensor:
@@ -149,37 +171,62 @@ def measure_improvement(
     progress: Callable[[str], object],
 ) -> dict[str, float]:
     """Returns how well each classifier does, by ``setting | method | metric``."""
-    numbers: dict[str, float] = {}
-    rare = rarest(train_set.y, len(train_set.classes))
+    rare = rarest(train_set.y[parts.few])
+    pace = train_set.pace(parts.few, settings.weak_epochs, settings.least_steps)
     baseline = tested(parts.weak, test_set, rare)
+    numbers = {f"{name}: retraining | {BASELINE} | {m}": v for m, v in baseline.items()}
 
-    def note(what: str, value: float) -> None:
-        numbers[f"{name}: counterfactuals to train on | {what}"] = value
-
-    def test(method: str, classifier: Asked) -> None:
+    def note(method: str, classifier: Asked) -> None:
         for metric, value in tested(classifier, test_set, rare).items():
             numbers[f"{name}: retraining | {method} | {metric}"] = value
             gain = value - baseline[metric]
             numbers[f"{name}: retraining | {method} | gain in {metric}"] = gain
 
-    test("20 %", parts.weak)
-    test("100 %", parts.strong)
-    steps = settings.classifier_steps
-    for method, (rows, more) in arms(parts, train_set, settings, seed, note).items():
-        found = train_set.learn(rows, more, settings, steps=steps, seed=seed)
-        test(method, found)
+    note("100 %", parts.strong)
+    made = make(parts, train_set, settings)
+    progress("counterfactuals")
+    for method, arm in arms(made, parts.few, train_set, rare, seed).items():
+        steps = pace * arm.longer
+        found = train_set.learn(arm.rows, arm.more, settings, steps=steps, seed=seed)
+        note(method, found)
         progress(f"retrained with {method}")
-    return numbers
+    return numbers | {
+        f"{name}: counterfactuals to train on | {way} | {what}": value
+        for way, of in made.items()
+        for what, value in described(of).items()
+    }
+
+
+def described(of: Made) -> dict[str, float]:
+    """Returns the share of counterfactuals that pass each filter, and how many of those are right.
+
+    Right is what the strong classifier says.
+    """
+
+    def share(of_these: Tensor) -> float:
+        return of_these.double().mean().item()
+
+    return {
+        "valid": share(of.valid),
+        "typical": share(of.typical),
+        "agreed": share(of.agreed),
+        "right": share(of.right),
+        "right, of typical": share(of.right[of.typical]),
+        "right, of agreed": share(of.right[of.agreed]),
+    }
 
 
 def tested(classifier: Asked, test_set: Galaxies, rare: int) -> dict[str, float]:
-    """Returns accuracy, area under the curve, balanced accuracy and that on the rarest class."""
+    """Returns accuracy, area under the curve, balanced accuracy and that on the rarest class.
+
+    Classes of which there is no test galaxy do not count.
+    """
     p = classifier(test_set.x)
     right = (p.argmax(1) == test_set.y).double()
-    of_class = [right[test_set.y == k].mean().item() for k in range(len(test_set.classes))]
+    of_class = torch.stack([right[test_set.y == k].mean() for k in range(p.shape[1])])
     return {
         "ACC": right.mean().item(),
         "AUC": auroc(torch.cat([p.double(), test_set.y[:, None].double()], 1)).item(),
-        "balanced ACC": sum(of_class) / len(of_class),
-        "ACC on the rarest class": of_class[rare],
+        "balanced ACC": of_class.nanmean().item(),
+        "ACC on the rarest class": of_class[rare].item(),
     }

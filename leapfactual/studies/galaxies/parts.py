@@ -1,6 +1,6 @@
 """What the study trains: the generator once; for every run two classifiers, judges and a flow."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +16,14 @@ from ...generators import WAE, load, save
 from ...generators import fit as fit_generator
 from ...metrics import LPIPS
 from ...solvers import Midpoint
-from ...training import fit
-from .vgg import Asked, from_imagenet, train_classifier, turned, vgg16
+from ...training import embed, fit
+from ...turning import eight_ways, turned
+from .vgg import BATCH, Asked, from_imagenet, train_classifier, vgg16
 
-BATCH = 64
-FLOW_BATCH = 512
+GENERATOR_BATCH, FLOW_BATCH = 64, 512
 WEAK = 0.2
 JUDGES = 2
+APART, STRONG = 1_000_000, 9
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,11 @@ class Settings:
 
     Arguments:
         generator_steps: The steps of the autoencoder.
-        classifier_steps: The steps of a classifier that learns from a fifth of the galaxies,
-            whatever is added to them.
-        strong_steps: The steps of the one that learns from all.
+        weak_epochs: How often classifiers go through a fifth of the galaxies, and through what is
+            added to them.
+        strong_epochs: How often the one that learns from all goes through them.
+        least_steps: The steps that a weak classifier takes at least, without anything added; a
+            strong one takes at least twice as many.
         flow_steps: The steps of the flow.
         widths: The channels of the autoencoder.
         width: The channels of a classifier's first layer.
@@ -51,8 +54,9 @@ class Settings:
     """
 
     generator_steps: int = 6000
-    classifier_steps: int = 300
-    strong_steps: int = 600
+    weak_epochs: int = 25
+    strong_epochs: int = 10
+    least_steps: int = 400
     flow_steps: int = 5000
     widths: tuple[int, ...] = (32, 64, 128, 256)
     width: int = 64
@@ -94,14 +98,17 @@ class Sharpness(nn.Module):
 def train_generator(
     x: Tensor, settings: Settings, lpips: LPIPS, path: Path, progress: Callable[[float], object]
 ) -> WAE:
-    """Trains the autoencoder on images without labels, or reads it from ``path``."""
+    """Trains the autoencoder on images without labels, or reads it from ``path``.
+
+    On a CPU, where that takes hours, it can be interrupted and goes on.
+    """
     if path.exists():
         found = load(path)
         assert isinstance(found, WAE)
         return found.to(x.device).requires_grad_(False)
     torch.manual_seed(settings.seed)
     wae = WAE(tuple(x.shape[1:]), 64, widths=settings.widths).to(x.device)
-    batch = min(BATCH, len(x))
+    batch = min(GENERATOR_BATCH, len(x))
     fit_generator(
         wae,
         x,
@@ -115,9 +122,11 @@ def train_generator(
         augment=turned,
         precision="bfloat16" if x.is_cuda else "float32",
         seed=settings.seed,
+        checkpoint=None if x.is_cuda else path.with_suffix(".checkpoint"),
         on_epoch=lambda epoch: progress(epoch.number / epoch.of),
     )
     save(wae, path)
+    path.with_suffix(".checkpoint").unlink(missing_ok=True)
     return wae.requires_grad_(False)
 
 
@@ -125,6 +134,11 @@ def train_generator(
 def reconstructed(wae: WAE, x: Tensor, batch_size: int = 512) -> Tensor:
     """Returns what the generator makes of images."""
     return torch.cat([wae.decode(wae.encode(part)) for part in torch.split(x, batch_size)])
+
+
+def fifth(y: Tensor, seed: int, classes: tuple[str, ...]) -> Tensor:
+    """Draws the rows that the weak classifier learns from, of every class a fifth."""
+    return split(y, 1 - WEAK, seed, classes)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +164,7 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Galaxies:
-    """Is a training set on its device, with its reconstructions.
+    """Is a set on its device, with its reconstructions.
 
     Arguments:
         x: Images.
@@ -170,7 +184,7 @@ class Galaxies:
         more: tuple[Tensor, Tensor] | None,
         settings: Settings,
         *,
-        steps: int,
+        steps: float,
         seed: int,
     ) -> Asked:
         """Trains a classifier on some galaxies and what is added to them.
@@ -184,7 +198,8 @@ class Galaxies:
             rows: Which galaxies.
             more: Further images and labels.
             settings: The study's settings.
-            steps: How many steps.
+            steps: How many steps for each image and reconstruction; what is added takes as many
+                again, so that the galaxies are seen as often as without it.
             seed: The seed.
         """
         x = torch.cat([self.x[rows], self.back[rows], *([] if more is None else [more[0]])])
@@ -194,8 +209,13 @@ class Galaxies:
         if settings.imagenet:
             from_imagenet(network)
         network.to(x.device)
-        train_classifier(network, x, y, steps=steps, seed=seed)
+        train_classifier(network, x, y, steps=max(1, round(steps * len(x))), seed=seed)
         return Asked(network)
+
+    def pace(self, rows: Tensor, epochs: int, least: int) -> float:
+        """Returns how many steps to take for each image, to go through some galaxies so often."""
+        images = 2 * len(rows)
+        return max(epochs / BATCH, least / images)
 
 
 def loaded(wae: WAE, data: Dataset, device: str) -> Galaxies:
@@ -213,40 +233,28 @@ def train(
     progress: Callable[[str], object],
 ) -> Parts:
     """Trains what one run needs."""
-    few = split(train_set.y.cpu(), 1 - WEAK, seed)[0].to(train_set.y.device)
+    few = fifth(train_set.y.cpu(), seed, train_set.classes).to(train_set.y.device)
     everyone = torch.arange(len(train_set.y), device=few.device)
-    steps = settings.classifier_steps
+    pace = train_set.pace(few, settings.weak_epochs, settings.least_steps)
     weak, *others = (
-        train_set.learn(few, None, settings, steps=steps, seed=1000 * n + seed)
+        train_set.learn(few, None, settings, steps=pace, seed=APART * n + seed)
         for n in range(1 + judges)
     )
     progress("weak classifier")
-    strong = train_set.learn(everyone, None, settings, steps=settings.strong_steps, seed=seed)
+    pace = train_set.pace(everyone, settings.strong_epochs, 2 * settings.least_steps)
+    strong = train_set.learn(everyone, None, settings, steps=pace, seed=APART * STRONG + seed)
     progress("strong classifier")
     flow = train_flow(seed, wae, train_set.x, weak, len(train_set.classes), settings)
     progress("flow")
     return Parts(few, wae, weak, strong, tuple(others), flow)
 
 
-@torch.no_grad()
-def embedded(wae: WAE, x: Tensor, classifier: Asked) -> tuple[Tensor, Tensor]:
-    """Returns latents and answers of images in all eight ways of turning and mirroring them."""
-    z, p = zip(
-        *(
-            (wae.encode(part), classifier(part))
-            for view in _views(x)
-            for part in torch.split(view, 512)
-        ),
-        strict=True,
-    )
-    return torch.cat(z), torch.cat(p)
-
-
 def train_flow(
     seed: int, wae: WAE, x: Tensor, weak: Asked, classes: int, settings: Settings
 ) -> Flow:
     """Trains the paper's flow on the weak classifier's answers, every class equally often."""
-    z, p = embedded(wae, x, weak)
+    views = (part for view in eight_ways(x) for part in torch.split(view, 512))
+    z, p = embed(views, wae, weak)
     torch.manual_seed(seed)
     flow = Flow(MLPField(z.shape[1], classes, width=256, depth=5), Midpoint(2), soft=False)
     flow.to(z.device)
@@ -268,8 +276,3 @@ def train_flow(
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(seed)).to(z.device)
     flow.calibrate(z[order], p[order], per_class=500)
     return flow
-
-
-def _views(x: Tensor) -> Iterator[Tensor]:
-    for flipped in (x, x.flip(3)):
-        yield from (flipped.rot90(k, (2, 3)) for k in range(4))

@@ -115,7 +115,7 @@ def three_ways(
 ) -> dict[str, Explanation]:
     """Returns standard counterfactuals, reliable ones as in the paper, and gently injected."""
     blended = Blended(parts, x, target, settings.blending)
-    found = {"CE": blended.found}
+    found = {"CE": blended.after(settings.blending)}
     for name, n, steps in (
         ("reliable CE", settings.injections, STRONG),
         ("gentle CE", settings.gentle, GENTLE),

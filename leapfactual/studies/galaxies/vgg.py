@@ -1,23 +1,26 @@
 """The classifier of the study: VGG16 with batch norm, and its training."""
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...captured import Captured, optimiser, set_rate
-from ...errors import MissingExtra
+from ...captured import Captured, lay_out, optimiser, set_rate
+from ...errors import MissingData, MissingExtra
+from ...turning import turned
 
 BLOCKS = ((1,) * 2, (2,) * 2, (4,) * 3, (8,) * 3, (8,) * 3)
 WARM_UP = 0.2
+BATCH = 128
 
 
 def vgg16(channels: int, classes: int, width: int = 64) -> nn.Sequential:
     """Returns the network, with random weights and one linear layer on the mean of its features.
 
-    The convolutions stand where torchvision has them, so that its weights fit.
+    The convolutions stand where torchvision has them, so that its weights fit. Their biases are
+    not trained: the batch norms would undo whatever they learn.
 
     References:
         | Very Deep Convolutional Networks for Large-Scale Image Recognition
@@ -43,17 +46,16 @@ def vgg16(channels: int, classes: int, width: int = 64) -> nn.Sequential:
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias).requires_grad_(False)
     head = nn.Sequential(
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(before, classes)
     )
     return nn.Sequential(OrderedDict(features=nn.Sequential(*layers), head=head)).eval()
 
 
-def from_imagenet(network: nn.Sequential) -> None:
-    """Gives the convolutions the weights that torchvision carries, for those who have it.
-
-    A network for grey images takes the sum over colours in its first layer.
-    """
+def imagenet() -> dict[str, Tensor]:
+    """Returns the weights of torchvision's convolutions, which it fetches once."""
     try:
         from torchvision.models import vgg16_bn  # type: ignore[import-not-found, unused-ignore]
     except (ImportError, RuntimeError) as error:
@@ -61,25 +63,26 @@ def from_imagenet(network: nn.Sequential) -> None:
             "ImageNet's weights come with torchvision, which cannot be imported "
             f"({error}). Install one that fits your torch, or do without --imagenet."
         ) from error
-    weights = vgg16_bn(weights="DEFAULT").features.state_dict()
+    try:
+        weights: dict[str, Tensor] = vgg16_bn(weights="DEFAULT").features.state_dict()
+    except OSError as error:
+        raise MissingData(
+            f"torchvision could not fetch ImageNet's weights ({error}). Go online once, or do "
+            "without --imagenet."
+        ) from error
+    return weights
+
+
+def from_imagenet(network: nn.Sequential) -> None:
+    """Gives the convolutions the weights that torchvision carries, for those who have it.
+
+    A network for grey images takes the sum over colours in its first layer.
+    """
+    weights = imagenet()
     features = network.get_submodule("features")
     if features.get_parameter("0.weight").shape[1] == 1:
         weights["0.weight"] = weights["0.weight"].sum(1, keepdim=True)
     features.load_state_dict(weights)
-
-
-def turned(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Turns each image by an angle of its own and mirrors half of them."""
-    n = len(x)
-    angle = 2 * torch.pi * torch.rand(n, generator=generator, device=x.device)
-    side = torch.rand(n, generator=generator, device=x.device).round() * 2 - 1
-    zero = torch.zeros_like(angle)
-    rows = [
-        torch.stack([side * angle.cos(), -side * angle.sin(), zero], 1),
-        torch.stack([angle.sin(), angle.cos(), zero], 1),
-    ]
-    grid = F.affine_grid(torch.stack(rows, 1), list(x.shape), align_corners=False)
-    return F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
 
 
 def train_classifier(
@@ -88,22 +91,18 @@ def train_classifier(
     y: Tensor,
     *,
     steps: int,
-    batch_size: int = 128,
+    batch_size: int = BATCH,
     learning_rate: float = 1e-3,
     weight_decay: float = 0.05,
     seed: int = 0,
-    progress: Callable[[float], object] | None = None,
 ) -> None:
     """Trains a network on labelled images that have no up, in place.
 
-    The number of steps is fixed, so that sets of different sizes are trained on equally long. The
-    rate rises for a fifth of them and then falls to zero.
+    The rate rises for a fifth of the steps and then falls to zero.
     """
     mixed = x.device.type == "cuda"
     layout = torch.channels_last if mixed else torch.contiguous_format
-    for parameter in network.parameters():
-        if parameter.ndim == 4:
-            parameter.data = parameter.data.contiguous(memory_format=layout)
+    lay_out(network, layout)
     adam = optimiser(torch.optim.AdamW, list(network.parameters()), learning_rate, weight_decay)
     generator = torch.Generator(x.device).manual_seed(seed)
 
@@ -126,8 +125,6 @@ def train_classifier(
         rows, order = order[:batch_size], order[batch_size:]
         set_rate(adam, _one_cycle(learning_rate, n / steps))
         take(x[rows], y[rows])
-        if progress is not None and n % 10 == 0:
-            progress(n / steps)
     network.eval().requires_grad_(False)
 
 
@@ -156,4 +153,4 @@ def _one_cycle(largest: float, share: float) -> float:
     if share < WARM_UP:
         return largest * (0.04 + 0.96 * share / WARM_UP)
     rest = (share - WARM_UP) / (1 - WARM_UP)
-    return largest * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * rest))))
+    return largest * 0.5 * (1 + math.cos(math.pi * rest))

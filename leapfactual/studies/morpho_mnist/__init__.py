@@ -33,21 +33,19 @@ tightening walk along the boundary to where fewer strokes change: D(area), D(thi
 D(slant) fall by 2 %, 2 % and 15 %, D(height) rises by 2 %.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ...data import Dataset
-from ...errors import InputError, MissingExtra
+from ...errors import MissingExtra
 from ...files import atomic
 from ...metrics import LPIPS
 from .. import results
+from ..kept import fingerprint, read_json, same_study, write_json
 from .effects import measure_effects, measure_probes
 from .figures import draw
 from .parts import QUICK, Settings, train
@@ -92,7 +90,8 @@ def run(
         workers: How many processes measure strokes on a CPU.
         progress: Is told the share that is done and what is going on.
     """
-    _same_study(out, settings, device, train_set, test_set)
+    begun = {k: v for k, v in asdict(settings).items() if k not in ("runs", "seed")}
+    same_study(out, begun | {"device": device, "digits": fingerprint(train_set, test_set)})
     x = train_set.images[: settings.train_digits].to(device)
     y = train_set.labels[: settings.train_digits].to(device)
     digits = test_set.images[: settings.test_digits].to(device)
@@ -127,24 +126,15 @@ def _measure(
     work: Mapping[str, Callable[[], dict[str, float]]], path: Path, say: Callable[[str], None]
 ) -> None:
     """Does what the file does not hold yet, and keeps each part's numbers when it is done."""
-    numbers = _read(path) if path.exists() else {}
+    numbers = read_json(path) if path.exists() else {}
     for name, measure in work.items():
         if name not in numbers:
             # Relative errors of slants near 0 need all digits of a float, in every batch size.
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
                 numbers[name] = measure()
             numbers = {known: numbers[known] for known in work if known in numbers}
-            with atomic(path) as temporary:
-                temporary.write_text(json.dumps(numbers, indent=1) + "\n")
+            write_json(numbers, path)
         say(name)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}). Delete it and run again.") from error
-    return content
 
 
 def require() -> None:
@@ -163,7 +153,7 @@ def require() -> None:
 def collect(paths: list[Path]) -> list[results.Row]:
     """Makes the rows of the numbers of all seeds."""
     seeds = [
-        {key: value for part in _read(path).values() for key, value in part.items()}
+        {key: value for part in read_json(path).values() for key, value in part.items()}
         for path in paths
     ]
     rows = []
@@ -178,27 +168,6 @@ def collect(paths: list[Path]) -> list[results.Row]:
 
 def _targets(seed: int, n: int) -> torch.Tensor:
     return torch.randint(10, (n,), generator=torch.Generator().manual_seed(seed))
-
-
-def _same_study(out: Path, settings: Settings, device: str, *sets: Dataset) -> None:
-    """Refuses to go on with a study that was begun with other settings, digits or device."""
-    path, current = out / "settings.json", asdict(settings)
-    del current["runs"], current["seed"]
-    digest = hashlib.sha256()
-    for part in sets:
-        digest.update(part.images.contiguous().numpy().data)
-        digest.update(part.labels.contiguous().numpy().data)
-    current |= {"device": device, "digits": digest.hexdigest()}
-    if path.exists():
-        before = _read(path)
-        differ = {k: before.get(k) for k in current if before.get(k) != current[k]}
-        if differ:
-            raise InputError(
-                f"{out} holds a study with other settings ({differ}). Write to another folder "
-                "with --out, or delete this one."
-            )
-    with atomic(path) as temporary:
-        temporary.write_text(json.dumps(current, indent=1) + "\n")
 
 
 def _share(
