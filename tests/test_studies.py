@@ -195,7 +195,7 @@ def test_morpho_mnist_from_end_to_end(small_digits, tmp_path, monkeypatch, quick
     assert after == pytest.approx(before, nan_ok=True)
     assert (tmp_path / "seed-0.safetensors").stat().st_mtime_ns == weights, "not trained again"
     with pytest.raises(
-        InputError, match=r"holds a study with other settings \({'opt_steps': 3}\)"
+        InputError, match=r"holds a study with other settings, or .*\({'opt_steps': 3}\)"
     ):
         morpho_mnist.run(
             tmp_path, *small_digits, replace(TINY, opt_steps=4), progress=show, **options
