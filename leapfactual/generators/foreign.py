@@ -15,19 +15,31 @@ from .. import checks
 from ..errors import InputError, MissingData, MissingExtra
 from .convolutional import check_images, check_shape
 from .gan import GAN, Inversion
+from .graphs import Graph
 
 _INVERSION = Inversion()
 
 
-def from_openvino(path: str | Path) -> Callable[[Tensor], Tensor]:
-    """Makes a function of an OpenVINO model with one input and one output, on the CPU.
+ENGINES = ("openvino", "torch")
 
-    It gives no gradient. As a GAN's synthesis it needs an encoder, or latents of its own.
+
+def from_openvino(path: str | Path, engine: str = "openvino") -> Callable[[Tensor], Tensor]:
+    """Makes a function of an OpenVINO model with one input and one output.
+
+    OpenVINO itself runs every model, on the CPU and without a gradient: as a GAN's synthesis it
+    then needs an encoder, or latents of its own. Torch runs models of plain convolutions, on any
+    device and with a gradient, and needs nothing installed; see
+    :class:`leapfactual.generators.graphs.Graph`.
 
     Arguments:
         path: The ``.xml`` file, with its ``.bin`` file beside it.
+        engine: ``openvino`` or ``torch``.
     """
     path = Path(path)
+    if engine not in ENGINES:
+        raise InputError(f"`engine` must be one of {list(ENGINES)}, got {engine!r}.")
+    if engine == "torch":
+        return Graph(path)
     if not path.is_file():
         raise MissingData(f"there is no OpenVINO model at {path}. Give the path of its .xml file.")
     try:
