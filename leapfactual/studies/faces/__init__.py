@@ -1,0 +1,1 @@
+"""Faces: a GAN, and a black box that says who smiles."""
