@@ -11,7 +11,6 @@ A flow explains the classifier it was trained with. The bundle knows that classi
 on the probes, and refuses another one unless it is asked to. Nothing in a bundle is executed.
 """
 
-import hashlib
 import html
 import json
 import math
@@ -20,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,21 +35,32 @@ from .fields import VelocityField
 from .files import read_safetensors, write_safetensors
 from .flow import Flow
 from .generators import saved
-from .leaps import STAGES, Stage, describe
-from .solvers import SOLVERS, FixedStep, Solver
+from .leaps import Stage, describe
+from .manifest import (
+    FILES,
+    FORMAT,
+    MANIFEST,
+    MOST_MANIFEST_BYTES,
+    described,
+    read_manifest,
+    read_names,
+    read_preprocessing,
+    read_rung,
+    read_stage,
+    refuse_strangers,
+    rung_described,
+    sha256,
+    verify,
+)
+from .solvers import Solver
 from .types import Classifier, Generator
 
-FORMAT = "leapfactual bundle 2"
 PROBES = "leapfactual probes 1"
-MANIFEST = "manifest.json"
-MOST_MANIFEST_BYTES = 1 << 20
-MOST_FILE_BYTES = 8 << 30
 MOST_PROBES = 64
 TRIES, PAUSE = 100, 0.01
 PROBE_BYTES = 1 << 20
 SAME = 1.0
 NEAR = 0.05
-FILES = {"flow.safetensors", "probes.safetensors", "generator.safetensors"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,7 +306,7 @@ class Bundle:
                 "overwrite=True."
             )
         if folder.exists():
-            _refuse_strangers(folder)
+            refuse_strangers(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         workshop = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         new, old = workshop / "new", workshop / "old"
@@ -325,14 +335,14 @@ class Bundle:
             "shape": list(self.probes.shape[1:]),
             "classes": list(self.classes),
             "judge": self.judge,
-            "plan": [_described(stage) for stage in self.plan],
-            "ladder": [_rung_described(rung) for rung in self.ladder],
-            "quick": self.quick and _rung_described(self.quick),
+            "plan": [described(stage) for stage in self.plan],
+            "ladder": [rung_described(rung) for rung in self.ladder],
+            "quick": self.quick and rung_described(self.quick),
             "preprocessing": self.preprocessing and self.preprocessing.config(),
             "training": dict(self.training),
             "agreement": self.agreement,
             "files": {
-                path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+                path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
                 for path in sorted(folder.iterdir())
             },
         }
@@ -359,7 +369,7 @@ class Bundle:
             if not {"flow.safetensors", "probes.safetensors"} <= set(files) <= FILES:
                 raise InputError(f"the manifest of {folder} names the wrong files: {list(files)}.")
             for name in files:
-                _verify(folder, name, files[name])
+                verify(folder, name, files[name])
             flow = Flow.load(folder / "flow.safetensors", field)
             if generator is None:
                 generator = _generator(folder, manifest)
@@ -378,16 +388,16 @@ class Bundle:
             return cls(
                 generator=generator,
                 flow=flow,
-                classes=_names(manifest["classes"]),
-                plan=tuple(_stage(**stage) for stage in manifest["plan"]),
+                classes=read_names(manifest["classes"]),
+                plan=tuple(read_stage(**stage) for stage in manifest["plan"]),
                 probes=probes.float() / 255 if probes.dtype == torch.uint8 else probes,
                 answers=tensors["answers"],
                 judge=str(manifest["judge"]),
-                preprocessing=None if wanted is None else _preprocessing(wanted),
+                preprocessing=None if wanted is None else read_preprocessing(wanted),
                 training=dict(manifest["training"]),
                 agreement=manifest["agreement"],
-                ladder=tuple(_rung(**rung) for rung in manifest["ladder"]),
-                quick=manifest["quick"] and _rung(**manifest["quick"]),
+                ladder=tuple(read_rung(**rung) for rung in manifest["ladder"]),
+                quick=manifest["quick"] and read_rung(**manifest["quick"]),
             )
         except (InputError, MissingData):
             raise
@@ -428,39 +438,6 @@ def _clear(workshop: Path, old: Path, folder: Path) -> None:
         time.sleep(PAUSE)
 
 
-def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """Returns the manifest of a bundle, without reading anything else."""
-    path = Path(folder) / MANIFEST
-    if not path.is_file():
-        raise MissingData(f"there is no bundle at {folder}: it has no {MANIFEST}.")
-    if path.stat().st_size > MOST_MANIFEST_BYTES:
-        raise InputError(f"{path} has {path.stat().st_size} bytes, too many for a manifest.")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no whole JSON file ({error}). Copy it again.") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        got = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
-        raise InputError(f"{path} must describe a `{FORMAT}`, got `{got}`. Make the bundle again.")
-    return manifest
-
-
-def _refuse_strangers(folder: Path) -> None:
-    """Lets only a bundle be replaced, and one that holds nothing but a bundle's files."""
-    try:
-        read_manifest(folder)
-    except (InputError, MissingData) as error:
-        raise InputError(
-            f"{folder} is no bundle, so it is not replaced. Give another folder."
-        ) from error
-    strangers = sorted({path.name for path in folder.iterdir()} - FILES - {MANIFEST})
-    if strangers:
-        raise InputError(
-            f"{folder} also holds {', '.join(strangers[:3])}, so it is not replaced. Move that "
-            "away first."
-        )
-
-
 def _unsure(p: Tensor, n: int) -> Tensor:
     """Returns the rows that the classifier is least sure of, the classes taking turns."""
     best = p.topk(min(2, p.shape[1]), dim=1).values
@@ -484,70 +461,6 @@ def _generator(folder: Path, manifest: dict[str, Any]) -> Generator:
     return saved.load(folder / name)
 
 
-def _verify(folder: Path, name: str, record: dict[str, Any]) -> None:
-    path = folder / name
-    if path.is_symlink() or not path.is_file():
-        raise MissingData(f"the bundle {folder} has no file {name}. Copy it again.")
-    size = path.stat().st_size
-    if size > MOST_FILE_BYTES:
-        raise InputError(f"{path} has {size} bytes, too many for a bundle.")
-    if size != record["bytes"] or _sha256(path) != record["sha256"]:
-        raise InputError(
-            f"{path} is not the file that the manifest names: its size or SHA-256 differs. It was "
-            "damaged or exchanged; copy the bundle again."
-        )
-
-
-def _names(names: object) -> tuple[str, ...]:
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise TypeError("`classes` is no list of names")
-    return tuple(names)
-
-
-def _preprocessing(config: dict[str, Any]) -> Preprocessing:
-    arguments: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
-    }
-    return Preprocessing(**arguments)
-
-
 def _rounded(x: Tensor) -> Tensor:
     """Rounds images to the 256 levels that a bundle keeps; rows stay as they are."""
     return (x * 255).round() / 255 if x.ndim == 4 else x
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _described(stage: Stage) -> dict[str, object]:
-    kind = next(name for name, kind in STAGES.items() if type(stage) is kind)
-    return {"kind": kind, **asdict(stage)}
-
-
-def _rung_described(rung: Rung) -> dict[str, object]:
-    return {
-        "reliability": rung.reliability,
-        "plan": [_described(stage) for stage in rung.plan],
-        "numbers": dict(rung.numbers),
-        "solver": rung.solver and {"kind": type(rung.solver).__name__, "steps": rung.solver.steps},
-    }
-
-
-def _rung(
-    reliability: float,
-    plan: list[dict[str, Any]],
-    numbers: dict[str, float],
-    solver: dict[str, Any] | None,
-) -> Rung:
-    stages = tuple(_stage(**stage) for stage in plan)
-    values = {str(k): float(v) for k, v in numbers.items()}
-    known = None if solver is None else SOLVERS[solver["kind"]](steps=solver["steps"])  # type: ignore[call-arg]
-    if not isinstance(known, FixedStep | None):
-        raise ValueError(f"the solver {solver} takes no fixed steps")
-    return Rung(stages, float(reliability), values, known)
-
-
-def _stage(kind: str, **numbers: float) -> Stage:
-    return STAGES[kind](**numbers)  # type: ignore[arg-type]

@@ -14,11 +14,11 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import LinearSVC
 
 import leapfactual as lf
-from leapfactual.bundle import MANIFEST, read_manifest
 from leapfactual.classifiers import Preprocessing
 from leapfactual.data import squares
 from leapfactual.errors import InputError, LeapError, MissingData
 from leapfactual.generators import VAE, Identity, Standardised
+from leapfactual.manifest import MANIFEST, read_manifest
 
 PLAN = [lf.blend(15, 0.1), lf.inject(3, lift=0.0, land=0.1)]
 NAMES = ["blue", "yellow", "green", "red"]
@@ -301,7 +301,7 @@ def test_missing_truncated_swapped_and_oversized_files_are_refused(tmp_path, mon
     with pytest.raises(InputError, match="damaged or exchanged"):
         lf.Bundle.load(folder)
     restore()
-    monkeypatch.setattr("leapfactual.bundle.MOST_FILE_BYTES", 100)
+    monkeypatch.setattr("leapfactual.manifest.MOST_FILE_BYTES", 100)
     with pytest.raises(InputError, match="too many for a bundle"):
         lf.Bundle.load(folder)
     for content, message in [

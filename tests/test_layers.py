@@ -21,7 +21,7 @@ LAYERS = [
     {"recorded"},
     {"explain", "agreements"},
     {"metrics", "calibration"},
-    {"bundle", "baselines"},
+    {"bundle", "manifest", "baselines"},
     {"fitting", "explaining"},
     {"evaluating", "augmenting"},
     {"testing", "studies"},

@@ -8,10 +8,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from ..bundle import MANIFEST
 from ..data import packages
 from ..errors import InputError
 from ..files import atomic
+from ..manifest import MANIFEST
 
 
 def remember(bundle: Path, spec: str) -> None:

@@ -89,7 +89,8 @@ def inspect(
 
     Example: leapfactual inspect my-bundle
     """
-    from ..bundle import Bundle, read_manifest
+    from ..bundle import Bundle
+    from ..manifest import read_manifest
 
     manifest = read_manifest(bundle)
     ours = "generator.safetensors" in (manifest.get("files") or {})
