@@ -51,6 +51,7 @@ paper: $(VENV)/dev
 	for name in methods targets failures effects; do cp runs/morpho-mnist/$$name.png docs/figures/morpho-mnist-$$name.png; done
 	$(BIN)/leapfactual study galaxies --device $(DEVICE) --out runs/galaxies
 	cp runs/galaxies/galaxies.json docs/results/
+	for name in reconstructions.jpg targets.jpg failures.jpg curves.png retraining.png; do cp runs/galaxies/radio-galaxies/$$name docs/figures/galaxies-radio-$$name; done
 	rm -rf leapfactual/shipped && cp -r runs/morpho-mnist/shipped leapfactual/shipped
 
 clean:

@@ -181,14 +181,17 @@ def test_the_study_writes_its_numbers(done):
     assert found["bars: N_i, 0.5 / 0.6", "0", "ACC_r"].paper is None
     assert found["bars: retraining", "reliable CE, 100%", "AUC"].paper == 0.9793
     assert found["bars: retraining", "20 %", "ACC"].runs == 1
+    led = [found["bars: retraining", method, "ACC"].mean for method in ("CE, 50%", "20 %, longer")]
+    lead = found["bars: retraining", "CE, 50%", "lead in ACC"]
+    assert lead.mean == pytest.approx(led[0] - led[1])
     assert found["bars: γ_i,land, γ_i,lift 1", "1.025, N_i = 2", "ACC"].runs == 1
     for metric in tables.SHOWN:
         assert 0 <= found["bars: N_b", "4", metric].mean < 200, metric
-    pictures = {path.name for path in (out / "bars").glob("*.png")}
+    pictures = {path.name for path in (out / "bars").glob("*.*g")}
     assert pictures == {
-        "reconstructions.png",
-        "targets.png",
-        "failures.png",
+        "reconstructions.jpg",
+        "targets.jpg",
+        "failures.jpg",
         "curves.png",
         "retraining.png",
     }
@@ -204,7 +207,7 @@ def test_no_injection_is_the_blended_one(done):
 def test_gains_are_against_the_same_runs_baseline(done):
     found = {(r.method, r.metric): r.mean for r in done[1] if r.setting == "bars: retraining"}
     for method, metric in found:
-        if not metric.startswith("gain") and method != "20 %":
+        if not metric.startswith(("gain", "lead")) and method != "20 %":
             gain = found[method, f"gain in {metric}"]
             assert gain == pytest.approx(found[method, metric] - found["20 %", metric], abs=1e-9)
 

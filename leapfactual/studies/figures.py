@@ -60,6 +60,8 @@ def show(
 
 
 def save(figure: Any, path: Path) -> None:  # noqa: ANN401 - a figure
-    """Writes a figure as PNG."""
+    """Writes a figure as PNG, or, for photographs, as JPEG, by the ending of the path."""
+    kind = path.suffix.removeprefix(".")
+    finely = {"quality": 90} if kind == "jpg" else {}
     with atomic(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+        figure.savefig(temporary, format=kind, dpi=150, pil_kwargs=finely)

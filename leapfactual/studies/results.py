@@ -4,7 +4,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -80,6 +80,7 @@ def write(
     command: str,
     device: str = "cpu",
     machine: str | None = None,
+    made_with: Mapping[str, str] | None = None,
 ) -> None:
     """Writes the rows as JSON, with seed, command, hardware and versions.
 
@@ -90,13 +91,14 @@ def write(
         command: How to get them again.
         device: Where they come from.
         machine: What that is called, where the device's own name does not say it all.
+        made_with: The versions that they come from, where those are not the present ones.
     """
     content = {
         "rows": [{k: _or_none(v) for k, v in asdict(r).items()} for r in rows],
         "seed": seed,
         "command": command,
         "hardware": machine or hardware(device),
-        "versions": versions(),
+        "versions": made_with or versions(),
     }
     with atomic(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n")

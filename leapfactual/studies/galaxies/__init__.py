@@ -31,7 +31,7 @@ from .. import results
 from ..figures import require_matplotlib
 from ..kept import fingerprint, read_json, same_study, write_json
 from .figures import draw, draw_curves, draw_retraining
-from .improvement import measure_improvement
+from .improvement import leads, measure_improvement
 from .parts import JUDGES, Galaxies, Parts, Settings, fifth, loaded, train, train_generator
 from .tables import SHOWN, STRONG, measure_tables, sweep
 from .vgg import imagenet
@@ -112,7 +112,11 @@ def run(
         lambda share: progress(0.15 * share, f"{name}: training the generator"),
     )
     learnt, held = loaded(wae, train_set, device), loaded(wae, test_set, device)
-    record = {"command": command, "hardware": results.hardware(device)}
+    record = {
+        "command": command,
+        "hardware": results.hardware(device),
+        "versions": results.versions(),
+    }
     for n in range(settings.runs):
         path = own / f"seed-{settings.seed + n}.json"
         if not _done(path, n < settings.retrained):
@@ -222,6 +226,7 @@ def gather(out: Path, seed: int) -> list[results.Row]:
         seed=seed,
         command=" && ".join(dict.fromkeys(run["command"] for run in runs)),
         machine=", ".join(dict.fromkeys(run["hardware"] for run in runs)),
+        made_with=runs[-1]["versions"] if runs else None,
     )
     with atomic(out / "galaxies.md") as temporary:
         temporary.write_text(results.pivot(rows) + "\n")
@@ -230,6 +235,7 @@ def gather(out: Path, seed: int) -> list[results.Row]:
 
 def collect(runs: Sequence[Mapping[str, float | None]]) -> list[results.Row]:
     """Makes the rows of the numbers of several runs, of which not all have all numbers."""
+    runs = [dict(numbers) | leads(numbers) for numbers in runs]
     keys = dict.fromkeys(key for numbers in runs for key in numbers)
     rows = []
     for key in keys:

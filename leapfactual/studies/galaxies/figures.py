@@ -10,7 +10,7 @@ from torch import Tensor
 from ...explanation import Explanation
 from .. import results
 from ..figures import save, sheet, show
-from .improvement import SHARES
+from .improvement import BASELINE, LONGER, SHARES
 from .parts import Galaxies, Parts, Settings
 from .tables import targets, three_ways
 
@@ -26,9 +26,9 @@ LOOKED_AT = 300
 
 def draw(parts: Parts, test_set: Galaxies, settings: Settings, out: Path) -> None:
     """Draws what can be seen: reconstructions, counterfactuals to every class, failures."""
-    draw_reconstructions(test_set, out / "reconstructions.png")
-    draw_targets(parts, test_set, settings, out / "targets.png")
-    draw_failures(parts, test_set, settings, out / "failures.png")
+    draw_reconstructions(test_set, out / "reconstructions.jpg")
+    draw_targets(parts, test_set, settings, out / "targets.jpg")
+    draw_failures(parts, test_set, settings, out / "failures.jpg")
 
 
 def draw_reconstructions(test_set: Galaxies, path: Path, columns: int = 10) -> None:
@@ -180,14 +180,17 @@ def draw_retraining(rows: Sequence[results.Row], name: str, path: Path) -> None:
         for place, method in enumerate(methods):
             r = own[method, metric]
             axis.errorbar(r.mean, -place, xerr=r.sem or 0.0, fmt="o", color=_colour(method))
-        axis.axvline(own["20 %", metric].mean, color="tab:gray", linewidth=0.8)
+        for control, style in ((BASELINE, "-"), (LONGER, ":")):
+            if (control, metric) in own:
+                mean = own[control, metric].mean
+                axis.axvline(mean, color="tab:gray", linewidth=0.8, linestyle=style)
         axis.set_yticks([-place for place in range(len(methods))], methods, fontsize=7)
         axis.set_xlabel(metric)
     save(figure, path)
 
 
 def _colour(method: str) -> str:
-    if method in ("20 %", "100 %", "repeated"):
+    if method in (BASELINE, LONGER, "100 %", "repeated"):
         return "tab:gray"
     shares = [f", {share:.0%}" for share in SHARES]
     if not method.endswith(tuple(shares)):

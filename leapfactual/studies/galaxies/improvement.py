@@ -9,7 +9,7 @@ Typicality and the agreement of further weak classifiers need no more labels tha
 Only those that the strong classifier calls *right* do: they tell what a perfect filter would give.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 import torch
@@ -25,6 +25,7 @@ from .vgg import Asked
 
 SHARES = (0.1, 0.5, 1.0)
 BASELINE = "20 %"
+LONGER = f"{BASELINE}, longer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +117,7 @@ def arms(
     standard, reliable, gentle = (made[name] for name in ("CE", "reliable CE", "gentle CE"))
     pairs = len(standard.target)
     order = torch.randperm(pairs, generator=torch.Generator().manual_seed(seed)).to(few.device)
-    found = {f"{BASELINE}, longer": Arm(few, longer=1 + pairs / (2 * len(few)))}
+    found = {LONGER: Arm(few, longer=1 + pairs / (2 * len(few)))}
     for name in ("CE", "reliable CE"):
         for share in SHARES:
             keep = order[: max(1, round(share * pairs))]
@@ -195,6 +196,26 @@ def measure_improvement(
         for way, of in made.items()
         for what, value in described(of).items()
     }
+
+
+def leads(numbers: Mapping[str, float | None]) -> dict[str, float]:
+    """Returns what every classifier of a run has over the one trained for longer on nothing new.
+
+    That one takes as many steps as those that get all counterfactuals, so the lead is due to what
+    was added and not to how long it was learnt.
+
+    Example:
+        >>> leads({"toy | CE | ACC": 0.5, "toy | 20 %, longer | ACC": 0.25})
+        {'toy | CE | lead in ACC': 0.25}
+    """
+    found = {}
+    for key, value in numbers.items():
+        setting, method, metric = key.split(" | ")
+        control = numbers.get(f"{setting} | {LONGER} | {metric}")
+        if value is None or control is None or method == LONGER or metric.startswith("gain"):
+            continue
+        found[f"{setting} | {method} | lead in {metric}"] = value - control
+    return found
 
 
 def described(of: Made) -> dict[str, float]:
