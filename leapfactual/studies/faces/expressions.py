@@ -176,11 +176,12 @@ def framed(x: Tensor) -> Tensor:
     """
     grey = (x * x.new_tensor(GREY)[:, None, None]).sum(1, keepdim=True)
     if grey.shape[-1] != FRAMED:
-        grey = _resized(grey, FRAMED)
-    return 2 * _resized(grey[:, :, TOP : TOP + BOX, LEFT : LEFT + BOX], SIDE) - 1
+        grey = resized(grey, FRAMED)
+    return 2 * resized(grey[:, :, TOP : TOP + BOX, LEFT : LEFT + BOX], SIDE) - 1
 
 
-def _resized(x: Tensor, side: int) -> Tensor:
+def resized(x: Tensor, side: int) -> Tensor:
+    """Returns square images of another size."""
     return F.interpolate(x, (side, side), mode="bilinear", antialias=True, align_corners=False)
 
 
