@@ -28,6 +28,7 @@ from .walk import Route, converse
 CPU_VALUES, CPU_MOST = 2**18, 4096
 GPU_VALUES, GPU_MOST = 2**23, 16_384
 Dialogue = Coroutine[Tensor, Tensor, Explanation]
+Part = tuple[Tensor, Tensor, Tensor | None]
 
 
 class Explainer(ABC):
@@ -125,8 +126,15 @@ class LeapFactual(Explainer):
     def __repr__(self) -> str:
         return f"LeapFactual({self.generator!r}, {self.flow.classes} classes, plan={self.plan})"
 
-    def explain(self, x: Pictures, target: int | Tensor) -> Explanation:
-        """See :meth:`Explainer.explain`."""
+    def explain(self, x: Pictures, target: int | Tensor, z: Tensor | None = None) -> Explanation:
+        """Returns a counterfactual for each image.
+
+        Arguments:
+            x: Images, as in :meth:`Explainer.explain`.
+            target: The class to reach: one for all images, or one per image, with shape ``(B,)``.
+            z: The latents of the images, with shape ``(B, D)``, where they are known: a GAN's own
+                samples need no inversion. The images are encoded when it is not given.
+        """
         if self.classifier is None:
             raise InputError(
                 "there is no classifier to ask. Give one to LeapFactual, or answer its dialogue."
@@ -139,21 +147,31 @@ class LeapFactual(Explainer):
                 "`x` must hold at least one image, got none. Check the path or the filter."
             )
         size = self.batch_size or suitable(x)
-        parts = list(zip(torch.split(x, size), torch.split(y, size), strict=True))
+        xs, ys = torch.split(x, size), torch.split(y, size)
+        zs = [None] * len(xs) if z is None else torch.split(self._known(z, x), size)
+        parts: list[Part] = list(zip(xs, ys, zs, strict=True))
         networks = Pair(self.generator, self.classifier)
         if self.plain:
-            return Explanation.cat([self._by_step(*part, networks) for part in parts])
+            return Explanation.cat([self._by_step(networks, *part) for part in parts])
         if self.quick is None or self.quick.plain != networks:
             self.quick = Quick(networks)
         return self._quickly(self.quick, parts, size)
 
-    def _by_step(self, x: Tensor, y: Tensor, pair: Pair, z: Tensor | None = None) -> Explanation:
+    def _known(self, z: Tensor, x: Tensor) -> Tensor:
+        """Returns latents that were given with images, if they can be theirs."""
+        if isinstance(z, Tensor) and (z.shape[:1] != x.shape[:1] or z.device != x.device):
+            raise InputError(
+                f"`z` must hold one latent for each of {len(x)} images, on {x.device}, got "
+                f"{checks.shape(z)} on {z.device}. Leave `z` out to have the images encoded."
+            )
+        self.flow.check_latents(z)
+        return z.detach()
+
+    def _by_step(self, pair: Pair, x: Tensor, y: Tensor, z: Tensor | None) -> Explanation:
         return converse(self._dialogue(x, y, pair.generator, z), pair.classifier)
 
     @torch.no_grad()
-    def _quickly(
-        self, quick: Quick, parts: Sequence[tuple[Tensor, Tensor]], size: int
-    ) -> Explanation:
+    def _quickly(self, quick: Quick, parts: Sequence[Part], size: int) -> Explanation:
         """Explains batches with quick copies, by replaying where that can be.
 
         Images are encoded by the generator itself, so that where a walk starts does not depend on
@@ -161,12 +179,12 @@ class LeapFactual(Explainer):
         """
         started = time.perf_counter()
         found, doubts = [], []
-        for n, (x, y) in enumerate(parts):
-            z = self._route(self.generator).encode(x)
+        for n, (x, y, z) in enumerate(parts):
+            z = self._route(self.generator).encode(x) if z is None else z
             if n == 0:
                 self._renew(quick, z)
             answer = self._replayed(x, z, y)
-            found.append(self._by_step(x, y, quick.pair, z) if answer is None else answer[0])
+            found.append(self._by_step(quick.pair, x, y, z) if answer is None else answer[0])
             doubts.append(torch.zeros_like(y) > 0 if answer is None else answer[1])
         whole = Explanation.cat(found)
         for rows in torch.split(torch.cat(doubts).nonzero()[:, 0], size):
@@ -197,19 +215,22 @@ class LeapFactual(Explainer):
         x, z, y = doubtful.x, doubtful.z, doubtful.target
         answer = self._replayed(x, z, y, care=True)
         if answer is None or answer[1].any():
-            return self._by_step(x, y, quick.pair, z)
+            return self._by_step(quick.pair, x, y, z)
         return answer[0]
 
     def _route(self, generator: Generator) -> Route:
         return Route(generator, self.flow, self.plan, keep_path=self.keep_path)
 
     @torch.no_grad()
-    def dialogue(self, x: Tensor, target: int | Tensor) -> Dialogue:
+    def dialogue(self, x: Tensor, target: int | Tensor, z: Tensor | None = None) -> Dialogue:
         """Yields images to label, is sent probabilities ``(B, K)``, returns the explanation."""
-        return (yield from self._dialogue(x, target, self.generator))
+        if z is not None:
+            checks.images(x)
+            z = self._known(z, x)
+        return (yield from self._dialogue(x, target, self.generator, z))
 
     def _dialogue(
-        self, x: Tensor, target: int | Tensor, generator: Generator, z: Tensor | None = None
+        self, x: Tensor, target: int | Tensor, generator: Generator, z: Tensor | None
     ) -> Dialogue:
         started = time.perf_counter()
         route = self._route(generator)

@@ -314,6 +314,49 @@ def test_path_repeats_where_an_image_has_stopped_and_knows_who_was_asked():
         assert not found.path.probabilities[n, 0].isnan().any()
 
 
+class Noted(Identity):
+    """Halves, and notes what it is asked to encode."""
+
+    def __init__(self):
+        self.encoded = 0
+
+    def encode(self, x):
+        self.encoded += len(x)
+        return 2 * x
+
+    def decode(self, z):
+        return z / 2
+
+
+@pytest.mark.parametrize("options", [{}, {"plain": True}, {"batch_size": 2}, {"keep_path": True}])
+def test_latents_that_are_known_are_not_encoded(options):
+    x, y = ORACLE.sample(3)
+    target = (y + 1) % 3
+    noted = Noted()
+    explainer = lf.LeapFactual(noted, ORACLE.classifier, ORACLE.flow(), RELIABLE, **options)
+    wanted = explainer.explain(x, target)
+    assert noted.encoded == len(x)
+    found = explainer.explain(x, target, z=(2 * x).requires_grad_())
+    assert noted.encoded == len(x)
+    for name in ("x", "reconstruction", "counterfactual", "z", "z_counterfactual", "questions"):
+        assert torch.equal(getattr(found, name), getattr(wanted, name)), name
+        assert not getattr(found, name).requires_grad
+
+
+def test_a_walk_starts_where_it_is_told_to():
+    """Another latent is another start, in a dialogue as well."""
+    x, _ = ORACLE.sample(2)
+    elsewhere = x.flip(0)
+    wanted = explainer().explain(elsewhere, 1)
+    found = explainer().explain(x, 1, z=elsewhere)
+    said = converse(explainer().dialogue(x, 1, z=elsewhere), ORACLE.classifier)
+    for e in (found, said):
+        assert torch.equal(e.x, x)
+        assert torch.equal(e.z, elsewhere)
+        assert torch.equal(e.reconstruction, wanted.reconstruction)
+        assert torch.equal(e.z_counterfactual, wanted.z_counterfactual)
+
+
 class Wrong(Identity):
     def __init__(self, encode=lambda x: x, decode=lambda z: z):
         self.encode, self.decode = encode, decode
@@ -343,6 +386,22 @@ UNIFORM = torch.full((1, 3), 1 / 3).double()
         (lambda: explainer().explain(Z * torch.inf, 1), "NaN or infinite"),
         (lambda: explainer().explain(Z[:0], 1), "at least one image, got none"),
         (lambda: explainer().explain(Z[:, :, None, None] - 1, 1), r"\[0, 1\], got values in \[-1"),
+        (
+            lambda: explainer().explain(Z, 1, z=Z[:2]),
+            r"`z` must hold one latent for each of 3 images, on cpu, got \(2, 2\) on cpu",
+        ),
+        (
+            lambda: next(explainer().dialogue(Z, 1, z=Z[:2])),
+            r"`z` must hold one latent for each of 3 images",
+        ),
+        (
+            lambda: explainer().explain(Z, 1, z=Z.to("meta")),
+            r"on cpu, got \(3, 2\) on meta. Leave `z` out",
+        ),
+        (lambda: explainer().explain(Z, 1, z=Z[:, :1]), r"`z` must have 2 features.*\(3, 1\)"),
+        (lambda: explainer().explain(Z, 1, z=Z.float()), r"`z` must have the type of the flow"),
+        (lambda: explainer().explain(Z, 1, z=[0.0]), r"`z` must be .* got list"),
+        (lambda: explainer().explain(Z, 1, z=Z * torch.nan), r"`z` must be finite"),
         (lambda: explainer([]), r"`plan` must be a list of stages, got \[\]"),
         (lambda: explainer([15, 0.1]), "`plan` must be a list of stages, got"),
         (lambda: explainer(lf.blend(3, 0.1)), "`plan` must be a list of stages, got Leaps"),

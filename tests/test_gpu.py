@@ -182,6 +182,31 @@ def test_recorded_walks_come_to_the_same(shipped, name):
     assert torch.equal(again[clear], found.label[clear])
 
 
+def test_recorded_walks_start_from_known_latents(shipped):
+    x = shipped.digits.images.cuda()
+    quick, _ = explainers(shipped, PLANS["few large leaps"])
+    wanted = [quick.explain(x, 3) for _ in range(3)][-1]
+    quick.generator = NoEncoder(quick.generator)
+    found = [quick.explain(x, 3, z=wanted.z) for _ in range(3)][-1]
+    assert any(quick.recorder.recordings.values())
+    assert torch.equal(found.label, wanted.label)
+    torch.testing.assert_close(found.counterfactual, wanted.counterfactual, rtol=0, atol=1e-3)
+
+
+class NoEncoder(torch.nn.Module):
+    """Can decode only."""
+
+    def __init__(self, generator):
+        super().__init__()
+        self.generator = generator.eval()
+
+    def encode(self, x):
+        raise NotImplementedError
+
+    def decode(self, z):
+        return self.generator.decode(z)
+
+
 def test_a_recording_serves_all_sizes_of_its_bucket(shipped):
     x = shipped.digits.images.cuda()
     quick, plain = explainers(shipped, PLANS["few large leaps"])

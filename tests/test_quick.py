@@ -208,6 +208,14 @@ def test_images_are_encoded_once(shipped, x):
         assert slow.encoded == n * len(x)
 
 
+def test_latents_that_are_known_give_the_same(shipped, x):
+    explainer, wanted = explained(shipped, x, PLANS["sure"])
+    found = explainer.explain(x, TARGET, z=wanted.z)
+    assert explainer.quick.pair is not explainer.quick.plain
+    for key in set(NAMES):
+        assert torch.equal(getattr(found, key), getattr(wanted, key)), key
+
+
 def test_nothing_is_differentiated(x):
     vae = lf.generators.VAE((1, 28, 28), 4)
     assert any(weight.requires_grad for weight in vae.parameters())
