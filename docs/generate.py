@@ -25,6 +25,7 @@ from leapfactual import (
     generators,
     metrics,
     pictures,
+    regions,
     report,
     testing,
 )
@@ -40,6 +41,7 @@ MODULES = (
     agreements,
     calibration,
     explanation,
+    regions,
     report,
     fitting,
     explaining,

@@ -12,6 +12,7 @@ from . import errors as errors
 from . import fields as fields
 from . import generators as generators
 from . import metrics as metrics
+from . import regions as regions
 from . import testing as testing
 from .agreements import agreement
 from .bundle import Bundle

@@ -125,9 +125,7 @@ def augment_all(
             "this bundle has no scale of typicality. Make it with `leapfactual fit`, or leave "
             "`typical` out."
         )
-    explainer = job.bundle.explainer(
-        job.classifier, plan=job.plan, solver=job.solver, anyway=job.anyway
-    )
+    explainer = job.explainer()
     begin(out, {**job.describe(), "kind": "augmentation", **filters.config()})
     if (out / SUMMARY).exists():
         summary: dict[str, Any] = json.loads((out / SUMMARY).read_text())

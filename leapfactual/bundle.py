@@ -237,6 +237,7 @@ class Bundle:
         batch_size: int | None = None,
         keep_path: bool = False,
         plain: bool = False,
+        region: Tensor | None = None,
     ) -> LeapFactual:
         """Returns an explainer of the classifier that this bundle was made for.
 
@@ -248,6 +249,7 @@ class Bundle:
             batch_size: As in :class:`LeapFactual`.
             keep_path: As in :class:`LeapFactual`.
             plain: As in :class:`LeapFactual`.
+            region: As in :class:`LeapFactual`.
         """
         likeness = self._likeness(classifier)
         if likeness < SAME and not anyway:
@@ -264,6 +266,7 @@ class Bundle:
             batch_size=batch_size,
             keep_path=keep_path,
             plain=plain,
+            region=region,
         )
 
     @torch.no_grad()

@@ -109,9 +109,7 @@ def evaluate_all(
     """
     out = Path(out)
     metrics = _metrics(job, judge)
-    explainer = job.bundle.explainer(
-        job.classifier, plan=job.plan, solver=job.solver, anyway=job.anyway
-    )
+    explainer = job.explainer()
     begin(out, {**job.describe(), "kind": "evaluation", "judge": judge is not None})
     (out / "parts").mkdir(exist_ok=True)
     starts = range(0, len(job.pairs), PIECE)

@@ -22,6 +22,8 @@ from .leaps import Stage
 from .pictures import Pictures, as_images
 from .quick import Pair, Quick
 from .recorded import Recorder, signature
+from .regions import fitting
+from .regions import region as as_region
 from .types import Classifier, Generator
 from .walk import Route, converse
 
@@ -74,6 +76,10 @@ class LeapFactual(Explainer):
         keep_path: Whether to keep every iterate in :attr:`Explanation.path`.
         plain: Whether to ask the networks as they are, instead of quick copies that say the same;
             see :mod:`leapfactual.quick`.
+        region: Where images may change, 1, and where they must stay as they are, 0, with shape
+            ``(H, W)``, ``(1, H, W)`` or ``(C, H, W)``; everywhere when not given. Source and
+            reconstruction are then those of the image with only the region made anew; see
+            :mod:`leapfactual.regions`.
 
     Example:
         >>> from leapfactual import LeapFactual, blend, inject
@@ -96,6 +102,7 @@ class LeapFactual(Explainer):
         batch_size: int | None = None,
         keep_path: bool = False,
         plain: bool = False,
+        region: Tensor | None = None,
     ) -> None:
         stages = [] if isinstance(plan, Stage) else list(plan)
         if not stages or not all(isinstance(stage, Stage) for stage in stages):
@@ -120,6 +127,7 @@ class LeapFactual(Explainer):
         self.generator, self.classifier, self.flow = generator, classifier, flow
         self.plan, self.batch_size, self.keep_path = stages, batch_size, keep_path
         self.plain = plain
+        self.region = None if region is None else as_region(region)
         self.quick: Quick | None = None
         self.recorder: Recorder | None = None
 
@@ -146,6 +154,7 @@ class LeapFactual(Explainer):
             raise InputError(
                 "`x` must hold at least one image, got none. Check the path or the filter."
             )
+        self._fit_region(x)
         size = self.batch_size or suitable(x)
         xs, ys = torch.split(x, size), torch.split(y, size)
         zs = [None] * len(xs) if z is None else torch.split(self._known(z, x), size)
@@ -156,6 +165,11 @@ class LeapFactual(Explainer):
         if self.quick is None or self.quick.plain != networks:
             self.quick = Quick(networks)
         return self._quickly(self.quick, parts, size)
+
+    def _fit_region(self, x: Tensor) -> None:
+        """Keeps the region where the images are, if it is one of their size."""
+        if self.region is not None:
+            self.region = fitting(self.region, x)
 
     def _known(self, z: Tensor, x: Tensor) -> Tensor:
         """Returns latents that were given with images, if they can be theirs."""
@@ -199,8 +213,9 @@ class LeapFactual(Explainer):
         if quick.stale(z):
             known = False
             quick.renew(z)
-        if not known or self.recorder.seen != signature(self.flow, self.plan):  # type: ignore[union-attr]
-            self.recorder = Recorder(quick, self.flow, self.plan)
+        parts = self.flow, self.plan, self.region
+        if not known or self.recorder.seen != signature(*parts):  # type: ignore[union-attr]
+            self.recorder = Recorder(quick, *parts)
 
     def _replayed(
         self, x: Tensor, z: Tensor, y: Tensor, *, care: bool = False
@@ -219,14 +234,14 @@ class LeapFactual(Explainer):
         return answer[0]
 
     def _route(self, generator: Generator) -> Route:
-        return Route(generator, self.flow, self.plan, keep_path=self.keep_path)
+        return Route(generator, self.flow, self.plan, keep_path=self.keep_path, region=self.region)
 
     @torch.no_grad()
     def dialogue(self, x: Tensor, target: int | Tensor, z: Tensor | None = None) -> Dialogue:
         """Yields images to label, is sent probabilities ``(B, K)``, returns the explanation."""
-        if z is not None:
-            checks.images(x)
-            z = self._known(z, x)
+        checks.images(x)
+        self._fit_region(x)
+        z = None if z is None else self._known(z, x)
         return (yield from self._dialogue(x, target, self.generator, z))
 
     def _dialogue(
@@ -234,7 +249,8 @@ class LeapFactual(Explainer):
     ) -> Dialogue:
         started = time.perf_counter()
         route = self._route(generator)
-        walk = yield from route.go(route.encode(x) if z is None else z, target)
+        start = route.encode(x) if z is None else z
+        walk = yield from route.go(start, target, None if self.region is None else x.detach())
         yield from route.catch_up(walk)
         return walk.explanation(x, time.perf_counter() - started)
 

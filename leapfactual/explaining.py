@@ -67,6 +67,7 @@ class Job:
         title: The heading of the page.
         anyway: Explain a classifier that the bundle does not recognise.
         solver: How the plan integrates, where that is not the flow's own way.
+        region: Where images may change; everywhere when not given.
     """
 
     bundle: Bundle
@@ -79,6 +80,7 @@ class Job:
     title: str = "Counterfactuals"
     anyway: bool = False
     solver: Solver | None = None
+    region: Tensor | None = None
 
     def describe(self) -> dict[str, object]:
         """Says what the job is, in values that JSON can hold, so that it can be recognised."""
@@ -86,7 +88,8 @@ class Job:
         pairs = hashlib.sha256(repr(list(self.pairs)).encode()).hexdigest()
         weights = hashlib.sha256()
         for tensor in (*self.bundle.flow.state_dict().values(), self.bundle.answers):
-            weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+            weights.update(_bytes(tensor))
+        region = None if self.region is None else hashlib.sha256(_bytes(self.region)).hexdigest()
         return {
             "format": "leapfactual job 1",
             "bundle": weights.hexdigest(),
@@ -97,7 +100,21 @@ class Job:
             "solver": None if self.solver is None else repr(self.solver),
             "reliable": None if self.reliable is None else describe(self.reliable),
             "shown": self.shown,
+            "region": region,
         }
+
+    def explainer(
+        self, plan: Sequence[Stage] | None = None, *, keep_path: bool = False
+    ) -> LeapFactual:
+        """Returns what explains the pairs, by the job's plan or by another."""
+        return self.bundle.explainer(
+            self.classifier,
+            plan=plan or self.plan,
+            solver=self.solver if plan is None else None,
+            anyway=self.anyway,
+            keep_path=keep_path,
+            region=self.region,
+        )
 
     def piece(self, start: int, size: int) -> tuple[Tensor, Tensor]:
         """Returns the images of some pairs and their targets, on the bundle's device."""
@@ -181,14 +198,8 @@ def explain_all(
     out = Path(out)
     if not job.pairs:
         raise InputError("there is no image to explain. Check the images and the targets.")
-    plain = job.bundle.explainer(
-        job.classifier, plan=job.plan, solver=job.solver, anyway=job.anyway, keep_path=True
-    )
-    further = None
-    if job.reliable is not None:
-        further = job.bundle.explainer(
-            job.classifier, plan=job.reliable, anyway=job.anyway, keep_path=True
-        )
+    plain = job.explainer(keep_path=True)
+    further = None if job.reliable is None else job.explainer(job.reliable, keep_path=True)
     begin(out, job.describe())
     if not all((out / name).exists() for name in RESULTS):
         for name in FOLDERS:
@@ -450,10 +461,15 @@ def _about(job: Job, summary: dict[str, Any]) -> str:
     few = f" This page shows {shown} of them." if shown < summary["count"] else ""
     stretch = getattr(job.images, "stretch", "none")
     stretched = f" Pictures are shown stretched ({stretch})." if stretch != "none" else ""
+    kept = "" if job.region is None else " Outside of a region images stay as they are."
     return (
         f"{summary['count']} counterfactuals of {job.bundle.judge}, by the plan "
-        f"{describe(job.plan)}.{few}{stretched}"
+        f"{describe(job.plan)}.{few}{stretched}{kept}"
     )
+
+
+def _bytes(tensor: Tensor) -> Any:  # noqa: ANN401 - an array of bytes
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
 
 
 def _texts(value: object) -> list[str]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from . import checks
 from .errors import InputError, MissingExtra
+from .pictures import pasted
 from .report import animation, cards, figure, thumbnails, write_page
 from .report.cards import numbers, picture
 
@@ -38,12 +39,14 @@ class Path:
             was not asked.
         taken: How many leaps each image took, with shape ``(B,)``.
         decode: Makes images of the iterates: the generator's.
+        region: Where images may change, if not everywhere. :meth:`Explanation.iterates` heeds it.
     """
 
     z: Tensor
     probabilities: Tensor
     taken: Tensor
     decode: Callable[[Tensor], Tensor] | None = None
+    region: Tensor | None = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -55,8 +58,9 @@ class Explanation:
 
     Arguments:
         x: The images that were explained, ``(B, C, H, W)``, or rows ``(B, D)``.
-        reconstruction: What the generator makes of their latents. Similarity is measured against
-            it, so that the generator's own loss is not blamed on the explanation.
+        reconstruction: What the generator makes of their latents, as the classifier saw it first:
+            in a region, if there is one, with ``x`` around it. Similarity is measured against it,
+            so that the generator's own loss is not blamed on the explanation.
         counterfactual: The images that were found, exactly as the classifier saw them.
         z: The latents of ``x``, ``(B, D)``.
         z_counterfactual: The latents of ``counterfactual``.
@@ -150,7 +154,7 @@ class Explanation:
         path = None
         if self.path is not None:
             moved = {name: change(getattr(self.path, name)) for name in _PATH}
-            path = Path(**moved, decode=self.path.decode)
+            path = Path(**moved, decode=self.path.decode, region=self.path.region)
         tensors = {name: change(getattr(self, name)) for name in _TENSORS}
         return Explanation(**tensors, path=path)
 
@@ -175,7 +179,7 @@ class Explanation:
         path = None
         if paths:
             joined = {name: torch.cat([getattr(p, name) for p in paths]) for name in _PATH}
-            path = Path(**joined, decode=paths[0].decode)
+            path = Path(**joined, decode=paths[0].decode, region=paths[0].region)
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS}
         return Explanation(**tensors, path=path)
 
@@ -188,6 +192,15 @@ class Explanation:
         return Explanation(**tensors, path=self.path)
 
     # -- showing --
+
+    @torch.no_grad()
+    def iterates(self, row: int, leaps: Sequence[int]) -> Tensor:
+        """Returns the images of one row after some of its leaps, as the classifier saw them."""
+        if self.path is None or self.path.decode is None:
+            raise InputError("the way was not kept. Explain with keep_path=True.")
+        image = self.path.decode(self.path.z[row, leaps])
+        region = self.path.region
+        return image if region is None else pasted(image, self.x[row], region)
 
     def pictures(self, what: str = "counterfactual") -> list[Image.Image]:
         """Returns the counterfactuals, or ``x`` or ``reconstruction``, as pictures of Pillow."""

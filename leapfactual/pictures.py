@@ -62,6 +62,16 @@ def _array(pictures: Sequence[Image.Image]) -> NDArray[Any]:
     return np.stack(arrays)
 
 
+def pasted(image: Tensor, x: Tensor, mask: Tensor) -> Tensor:
+    """Returns ``image`` where the mask is 1, ``x`` where it is 0, both exactly, blends between.
+
+    Example:
+        >>> pasted(torch.full((1, 1, 1, 3), 0.9), torch.zeros(1), torch.tensor([[1.0, 0.5, 0.0]]))
+        tensor([[[[0.9000, 0.4500, 0.0000]]]])
+    """
+    return torch.lerp(image, x.to(image), 1 - mask.to(image))
+
+
 def grid(x: Tensor, columns: int | None = None, gap: int = 2) -> Image.Image:
     """Lays images out in rows.
 

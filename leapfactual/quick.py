@@ -182,4 +182,9 @@ def weights(holder: object) -> list[object]:
         return []
     tensors = [*module.parameters(), *module.buffers()]
     modes = tuple(part.training for part in module.modules())
-    return [modes, *((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)]
+    return [modes, *map(written, tensors)]
+
+
+def written(tensor: Tensor) -> tuple[int, int]:
+    """Returns where a tensor is, and how often it was written."""
+    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version

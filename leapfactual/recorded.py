@@ -4,7 +4,7 @@ A walk takes hundreds of small steps, and launching them one by one takes longer
 A straight walk (see :mod:`leapfactual.walk`) is therefore recorded once for each size of batch and
 replayed from then on. Sizes are rounded up to *buckets*, so that few recordings serve all; a batch
 that falls short is filled with copies of its last latent. Encoding is left out: it happens once,
-and may be an inversion of many steps.
+and may be an inversion of many steps. With a region the images are read beside their latents.
 
 On the way, velocities and images are drafted in half precision; where a walk ends is decoded and
 asked about in full. A recording is used only if, on the images at hand, it comes to the same
@@ -28,7 +28,7 @@ from .explanation import Explanation
 from .fields import FIELDS, VelocityField
 from .flow import Flow
 from .leaps import Stage
-from .quick import PROBES, Pair, Quick, weights
+from .quick import PROBES, Pair, Quick, weights, written
 from .solvers import FixedStep
 from .walk import Route, converse
 
@@ -56,7 +56,7 @@ class Recording:
 
     Arguments:
         graph: The recorded work. It knows where its networks are, but does not keep them there.
-        inputs: Where it reads latents and targets.
+        inputs: Where it reads latents, targets and, with a region, images.
         outputs: Where it writes what an explanation holds, and who is in doubt.
         networks: The networks that it asks.
     """
@@ -66,13 +66,13 @@ class Recording:
     outputs: list[Tensor]
     networks: tuple[Pair, Pair, Flow]
 
-    def replay(self, z: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def replay(self, given: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Returns what an explanation holds, by name, and who is in doubt."""
-        for kept, new in zip(self.inputs, (z, y), strict=True):
+        for kept, new in zip(self.inputs, given, strict=True):
             kept[: len(new)] = new
             kept[len(new) :] = new[-1:]
         self.graph.replay()
-        *found, doubt = (tensor[: len(z)].clone() for tensor in self.outputs)
+        *found, doubt = (tensor[: len(given[0])].clone() for tensor in self.outputs)
         return dict(zip(NAMES, found, strict=True)), doubt
 
 
@@ -83,15 +83,18 @@ class Recorder:
         quick: The networks to ask.
         flow: The flow.
         plan: The stages.
+        region: Where images may change; everywhere when not given.
     """
 
-    def __init__(self, quick: Quick, flow: Flow, plan: Sequence[Stage]) -> None:
-        self.quick, self.flow, self.plan = quick, flow, plan
+    def __init__(
+        self, quick: Quick, flow: Flow, plan: Sequence[Stage], region: Tensor | None = None
+    ) -> None:
+        self.quick, self.flow, self.plan, self.region = quick, flow, plan, region
         self.recordings: dict[object, Recording | None] = {}
         self.refused: dict[object, Exception | None] = {}
         known = type(flow.field) in FIELDS.values() and isinstance(flow.solver, FixedStep)
         self.usable = known and quick.pair.pure and flow.mean.dtype == torch.float32
-        self.seen = signature(flow, plan)
+        self.seen = signature(flow, plan, region)
         self.error: Exception | None = None
 
     def explain(
@@ -113,38 +116,39 @@ class Recorder:
         if key not in self.recordings:
             self.recordings[key] = None
             return None
+        given = [z, y] if self.region is None else [z, y, x.to(z.dtype)]
         recording = self.recordings[key]
         if recording is None:
             ready = [known for known, made in self.recordings.items() if made is not None]
             if len(ready) >= MOST:
                 self.recordings[ready[0]] = None
-            recording = self.recordings[key] = self._recorded(z, y, care)
+            recording = self.recordings[key] = self._recorded(given, care)
             if recording is None:
                 self.refused[key] = self.error
                 return None
         self.recordings[key] = self.recordings.pop(key)
-        found, doubt = recording.replay(z, y)
+        found, doubt = recording.replay(given)
         seconds = torch.zeros_like(z[:, 0])
         return Explanation(x=x, seconds=seconds, **found), doubt  # type: ignore[arg-type]
 
     @torch.no_grad()
-    def _recorded(self, z: Tensor, y: Tensor, care: bool) -> Recording | None:
+    def _recorded(self, given: Sequence[Tensor], care: bool) -> Recording | None:
         """Makes the fastest recording that comes to the same labels, if there is one."""
-        pair, size = self.quick.pair, bucket(len(z))
-        few, some = slice(0, PROBES), Route(pair.generator, self.flow, self.plan)
-        walk = converse(some.go(z[few], y[few]), pair.classifier)
+        pair, size, few = self.quick.pair, bucket(len(given[0])), slice(0, PROBES)
+        some = Route(pair.generator, self.flow, self.plan, region=self.region)
+        walk = converse(some.go(*(part[few] for part in given)), pair.classifier)
         converse(some.catch_up(walk), pair.classifier)
-        given = [
+        filled = [
             torch.cat([part, part[-1:].expand(size - len(part), *part.shape[1:])])
-            for part in (z, y)
+            for part in given
         ]
         for half in (False,) if care else (True, False):
             try:
                 draft = self.quick.plain.copied(torch.float16) if half else pair
                 flow = halved(self.flow) if half else self.flow
-                recorded = record(partial(self._walk, draft, flow, care), given)
+                recorded = record(partial(self._walk, draft, flow, care), filled)
                 recording = Recording(*recorded, (pair, draft, flow))
-                found, doubt = recording.replay(z, y)
+                found, doubt = recording.replay(given)
             except Exception as error:  # a stranger's network may raise anything; see `refused`
                 self.error = error
                 continue
@@ -153,20 +157,30 @@ class Recorder:
                 return recording
         return None
 
-    def _walk(self, draft: Pair, flow: Flow, care: bool, z: Tensor, y: Tensor) -> list[Tensor]:
+    def _walk(
+        self,
+        draft: Pair,
+        flow: Flow,
+        care: bool,
+        z: Tensor,
+        y: Tensor,
+        x: Tensor | None = None,
+    ) -> list[Tensor]:
         pair = self.quick.pair
 
         def answer(x: Tensor) -> Tensor:
             return (draft if x.dtype == torch.half else pair).classifier(x)
 
-        route = Route(pair.generator, flow, self.plan, draft.generator, straight=True)
-        walk = converse(route.go(z, y), answer)
+        route = Route(
+            pair.generator, flow, self.plan, draft.generator, straight=True, region=self.region
+        )
+        walk = converse(route.go(z, y, x), answer)
         if care:
             converse(route.catch_up(walk), answer)
         doubt = torch.zeros_like(walk.reached)
         for moved, taken, _ in walk.postponed:
             doubt = doubt | (moved & walk.outside(taken))
-        walk.image = pair.generator.decode(walk.z)
+        walk.image = route.show(walk.z, pair.generator, x)
         if draft is not pair:
             walk.p = pair.classifier(walk.image)
             walk.questions = walk.questions + 1
@@ -176,9 +190,10 @@ class Recorder:
         return [*(getattr(found, name) for name in NAMES), doubt | bad]
 
 
-def signature(flow: Flow, plan: Sequence[Stage]) -> object:
+def signature(flow: Flow, plan: Sequence[Stage], region: Tensor | None = None) -> object:
     """Returns what a recording depends on besides the networks that it asks."""
-    return flow.solver, flow.soft, tuple(plan), *weights(flow)
+    where = None if region is None else written(region)
+    return flow.solver, flow.soft, tuple(plan), where, *weights(flow)
 
 
 class _HalfField(VelocityField):

@@ -8,6 +8,9 @@ Where nothing is lifted (``lift = 0``), the path does not depend on the answers:
 asked when the next stage needs its answer, or about the end of the plan, and afterwards, step by
 step backwards, only about images that are not in the target class there.
 
+With a region, what is shown is pasted into the input, from the first question on; see
+:mod:`leapfactual.regions`.
+
 There are two ways to leave an image out. The usual one gathers the *rows* that take part, so that
 the others cost nothing. A *straight* walk lets every row take part and throws away what it does
 not want: then nothing has to be known on the way, and a GPU can be given the whole walk at once.
@@ -22,9 +25,11 @@ import torch
 from torch import Tensor
 
 from . import checks
+from .errors import InputError
 from .explanation import Explanation, Path
 from .flow import Flow
 from .leaps import Stage, Tightening
+from .pictures import pasted
 from .types import Classifier, Generator
 
 T = TypeVar("T")
@@ -44,6 +49,7 @@ class Route:
             when not given.
         straight: Whether every row takes part in everything.
         keep_path: Whether to keep every iterate.
+        region: Where images may change, ``(1, H, W)`` or ``(C, H, W)``; everywhere when not given.
     """
 
     generator: Generator
@@ -52,6 +58,7 @@ class Route:
     draft: Generator | None = None
     straight: bool = False
     keep_path: bool = False
+    region: Tensor | None = None
 
     def encode(self, x: Tensor) -> Tensor:
         """Returns where images start."""
@@ -61,7 +68,9 @@ class Route:
         self.flow.check_latents(z)
         return z
 
-    def go(self, z: Tensor, target: int | Tensor) -> "Coroutine[Tensor, Tensor, Walk]":
+    def go(
+        self, z: Tensor, target: int | Tensor, x: Tensor | None = None
+    ) -> "Coroutine[Tensor, Tensor, Walk]":
         """Yields images to label, is sent probabilities ``(B, K)``, returns the walk.
 
         Questions that can wait for the end are left in :attr:`Walk.postponed`.
@@ -69,11 +78,12 @@ class Route:
         Arguments:
             z: Where the images start, with shape ``(B, D)``.
             target: The class to reach.
+            x: The images, which stay outside of the region, if there is one.
         """
         y = checks.targets(target, len(z), self.flow.classes, z.device)
         c_target = self.flow.one_hot(y)
-        image, p = yield from self._ask(z, self.generator)
-        walk = Walk(y, z, image, p, self)
+        image, p = yield from self._ask(z, self.generator, x)
+        walk = Walk(y, z, image, p, self, x)
         for number, stage in enumerate(self.plan):
             if walk.unheard and stage.n and (not stage.blind or stage.sure < 1):
                 p = yield from self._hear_pending(walk, z, p)
@@ -140,12 +150,25 @@ class Route:
     def _rows(self, mask: Tensor) -> Rows:
         return EVERYONE if self.straight else mask.nonzero()[:, 0]
 
-    def _ask(
-        self, z: Tensor, generator: Generator
-    ) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Yields the images of ``z`` and returns them with the answer."""
+    def show(self, z: Tensor, generator: Generator, x: Tensor | None) -> Tensor:
+        """Returns what there is to see of ``z``: its images, pasted into the region of ``x``."""
         image = generator.decode(z)
         checks.one_row_each(image, z, "the generator's decode")
+        if self.region is None or x is None:
+            return image
+        if image.shape != x.shape:
+            raise InputError(
+                f"the generator makes images of shape {checks.shape(image[0])}, which cannot be "
+                f"pasted into a region of {checks.shape(x[0])}. Resize the images to the "
+                "generator's size."
+            )
+        return pasted(image, x, self.region)
+
+    def _ask(
+        self, z: Tensor, generator: Generator, x: Tensor | None
+    ) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Yields the images of ``z`` and returns them with the answer."""
+        image = self.show(z, generator, x)
         checks.finite(image, "the generator's image")
         p = yield image
         checks.probabilities(p, len(z), self.flow.classes, "the classifier's answer")
@@ -155,7 +178,9 @@ class Route:
         self, walk: "Walk", mask: Tensor, rows: Rows, taken: Tensor, z: Tensor
     ) -> Coroutine[Tensor, Tensor, Tensor]:
         """Asks about some of the iterates, notes the answers and returns them."""
-        image, p = yield from self._ask(z[rows], self.draft or self.generator)
+        image, p = yield from self._ask(
+            z[rows], self.draft or self.generator, None if walk.x is None else walk.x[rows]
+        )
         walk.hear(mask, rows, taken, z, image, p)
         return p
 
@@ -169,10 +194,19 @@ class Walk:
         image: What the generator makes of that.
         p: What the classifier says of that.
         route: The route. In a straight walk no images are kept.
+        x: The images, if the route needs them.
     """
 
-    def __init__(self, target: Tensor, z: Tensor, image: Tensor, p: Tensor, route: Route) -> None:
-        self.route = route
+    def __init__(
+        self,
+        target: Tensor,
+        z: Tensor,
+        image: Tensor,
+        p: Tensor,
+        route: Route,
+        x: Tensor | None = None,
+    ) -> None:
+        self.route, self.x = route, x
         self.start, self.reconstruction, self.source = z, image, p.argmax(1)
         self.target, self.z, self.p = target, z, p
         self.image = None if route.straight else image.clone()
@@ -265,7 +299,7 @@ class Walk:
             p[rows, taken] = value.to(p)
         index = torch.arange(leaps + 1, device=z.device).minimum(self.taken[:, None])[:, :, None]
         z, p = z.take_along_dim(index, 1), p.take_along_dim(index, 1)
-        return Path(z, p, self.taken, self.route.generator.decode)
+        return Path(z, p, self.taken, self.route.generator.decode, self.route.region)
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import leapfactual as lf
+from leapfactual import regions
 from leapfactual.captured import Captured
 from leapfactual.generators import VAE, WAE, ConditionalVAE, Identity
 from leapfactual.generators import fit as fit_generator
@@ -154,10 +155,11 @@ def shipped():
     return found
 
 
-def explainers(shipped, plan, classifier=None):
+def explainers(shipped, plan, classifier=None, region=None):
     flow = shipped.bundle.flow.with_solver(lf.Midpoint(2))
     parts = shipped.bundle.generator, classifier or shipped.classifier, flow, plan
-    return lf.LeapFactual(*parts), lf.LeapFactual(*parts, plain=True)
+    quick = lf.LeapFactual(*parts, region=region)
+    return quick, lf.LeapFactual(*parts, region=region, plain=True)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -191,6 +193,29 @@ def test_recorded_walks_start_from_known_latents(shipped):
     assert any(quick.recorder.recordings.values())
     assert torch.equal(found.label, wanted.label)
     torch.testing.assert_close(found.counterfactual, wanted.counterfactual, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_recorded_walks_keep_to_their_region(shipped, name):
+    x = shipped.digits.images.cuda()
+    mask = torch.zeros(28, 28)
+    mask[4:24, 6:22] = 1
+    soft = regions.soften(mask, 2)
+    target = torch.arange(len(x), device="cuda") % 10
+    quick, plain = explainers(shipped, PLANS[name], region=soft)
+    wanted = plain.explain(x, target)
+    found = [quick.explain(x, target) for _ in range(4)][-1]
+    assert any(quick.recorder.recordings.values())
+    outside = (soft == 0).expand(x.shape).cuda()
+    for part in (found, quick.explain(x.flip(0), target).to("cuda")):
+        for image in (part.reconstruction, part.counterfactual):
+            assert torch.equal(image[outside], part.x[outside])
+    assert torch.equal(found.label, wanted.label)
+    assert torch.equal(found.source, wanted.source)
+    assert (found.leaps == wanted.leaps).double().mean() >= 0.97
+    quick.region = None
+    free = [quick.explain(x, target) for _ in range(3)][-1]
+    assert not torch.equal(free.counterfactual[outside], x[outside])
 
 
 class NoEncoder(torch.nn.Module):

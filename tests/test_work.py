@@ -4,6 +4,7 @@ import json
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -68,6 +69,31 @@ def place(tmp_path_factory):
         )
         Path("fitted.json").write_text(json.dumps(fitted))
         yield folder
+
+
+def test_explain_keeps_to_a_region(place):
+    mask = Image.new("L", (8, 8))
+    mask.paste(255, (0, 0, 8, 4))
+    mask.save("upper.png")
+    words = "explain", "bundle", "few", "--all-targets", "--out"
+    said = json.loads(run(*words, "upper", "--region", "upper.png", "--json"))
+    free = json.loads(run(*words, "anywhere", "--json"))
+    assert said["count"] == free["count"] == 9 * 12
+    reached = [found["counterfactual"]["status"].get("reached", 0) for found in (said, free)]
+    assert 0 < reached[0] < reached[1]
+    row = json.loads(Path("upper/results.json").read_text())["rows"][0]
+    before = np.asarray(Image.open(row["name"]))
+    after = np.asarray(Image.open(f"upper/counterfactuals/{row['file']}.png"))
+    assert (before[4:] == after[4:]).all()
+    assert (before[:4] != after[:4]).any()
+    with pytest.raises(InputError, match="another job: its .*region differ"):
+        run(*words, "upper")
+    mask.resize((9, 8)).save("wrong.png")
+    with pytest.raises(InputError, match=r"of the images, \(1, 8, 8\) .* got \(1, 8, 9\)"):
+        run(*words, "other", "--region", "wrong.png")
+    with pytest.raises(MissingData, match="there is no image at"):
+        run(*words, "other", "--region", "none.png")
+    assert not Path("other").exists()
 
 
 def test_fit_says_what_it_saw_and_chose(place):

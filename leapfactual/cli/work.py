@@ -8,12 +8,13 @@ import torch
 import typer
 from rich.markup import escape
 
-from .. import explaining
+from .. import explaining, regions
 from ..bundle import Bundle
 from ..classifiers import open_classifier, unstretched
 from ..data import Images, Table, open_data
 from ..errors import InputError
 from ..leaps import Stage, describe, parse
+from ..pictures import pasted
 from ..solvers import Solver
 from ..types import Classifier
 from .remembered import recall, remember
@@ -222,6 +223,13 @@ def explain(
     plan: Plan = None,
     classifier: Asked = None,
     gives: Gives = None,
+    region: Annotated[
+        Path | None,
+        typer.Option(
+            help="A grey picture, white where images may change, black where they must stay.",
+            dir_okay=False,
+        ),
+    ] = None,
     shown: Annotated[
         int, typer.Option("--page", help="How many counterfactuals the page shows.", min=1)
     ] = 100,
@@ -241,14 +249,17 @@ def explain(
     Example: leapfactual explain my-bundle photos/ --target cat --reliable --out report
 
     Several: leapfactual explain my-bundle a.png b.png --all-targets --out report
+
+    Only there: leapfactual explain my-bundle photos/ --target cat --region ears.png --out report
     """
     with talk("opening", quiet=quiet or as_json) as say:
         loaded, asked, found = _ready(bundle, images, classifier, gives, device)
-        pairs = _pairs(loaded, asked, found, target, all_targets, targets)
+        mask = None if region is None else regions.fitting(regions.read(region), loaded.probes)
+        pairs = _pairs(loaded, asked, found, target, all_targets, targets, mask)
         chosen, solver = _plan(loaded, plan, reliability, swift)
         further = _plan(loaded, None, 1.0, False)[0] if reliable else None
         job = explaining.Job(
-            loaded, asked, found, pairs, chosen, further, shown, title, anyway, solver
+            loaded, asked, found, pairs, chosen, further, shown, title, anyway, solver, mask
         )
         summary = explaining.explain_all(job, out, say.progress)
         _left_out(found, say.tell)
@@ -474,12 +485,18 @@ def _plan(
 
 
 @torch.no_grad()
-def _sources(bundle: Bundle, classifier: Classifier, images: Images | Table) -> list[int]:
-    """Returns what the classifier says of each image's reconstruction."""
+def _sources(
+    bundle: Bundle,
+    classifier: Classifier,
+    images: Images | Table,
+    region: torch.Tensor | None = None,
+) -> list[int]:
+    """Returns what the classifier says of each image's reconstruction, in a region if given."""
     found: list[int] = []
     for x in images.batches(256):
         x = x.to(bundle.device)
         back = bundle.generator.decode(bundle.generator.encode(x))
+        back = back if region is None else pasted(back, x, region)
         found += classifier(back).argmax(1).tolist()
     return found
 
@@ -491,6 +508,7 @@ def _pairs(
     target: str | None,
     all_targets: bool,
     targets: Path | None,
+    region: torch.Tensor | None = None,
 ) -> list[tuple[int, int]]:
     if sum((target is not None, all_targets, targets is not None)) != 1:
         raise InputError(
@@ -502,7 +520,7 @@ def _pairs(
         return [(row, wanted) for row in range(len(images))]
     if targets is not None:
         return explaining.listed_pairs(targets, images, bundle.classes)
-    return explaining.all_pairs(_sources(bundle, classifier, images), len(bundle.classes))
+    return explaining.all_pairs(_sources(bundle, classifier, images, region), len(bundle.classes))
 
 
 def _judge(spec: str, bundle: Bundle, images: Images | Table) -> Classifier:

@@ -1,7 +1,7 @@
 """Metrics: what can be read off an explanation, and measures of how alike two images are."""
 
 from .lpips import LPIPS
-from .made import cout, diversity, frechet, judged, perceptual, realism, stability
+from .made import cout, diversity, frechet, inside, judged, perceptual, realism, stability
 from .morphology import morphometrics, relative_error
 from .table import METRICS, Metric, Score, evaluate, morphology_errors
 
@@ -14,6 +14,7 @@ __all__ = [
     "diversity",
     "evaluate",
     "frechet",
+    "inside",
     "judged",
     "morphology_errors",
     "morphometrics",

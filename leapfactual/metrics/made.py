@@ -1,4 +1,4 @@
-"""Metrics that are made with something at hand: a judge, a classifier, features, a distance."""
+"""Metrics that are made with something at hand: a judge, features, a distance, a region."""
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .. import regions
 from ..errors import InputError
 from ..explain import Explainer
 from ..explanation import Explanation
@@ -62,6 +63,22 @@ def cout(classifier: Classifier, name: str = "COUT", batch_size: int = 1024) -> 
             raise InputError("COUT pastes pixels: it is for images (B, C, H, W).")
         parts = range(0, len(e), batch_size)
         return torch.cat([area(e[first : first + batch_size]) for first in parts])
+
+    return Metric(name, True, function)
+
+
+def inside(region: Tensor, name: str = "inside") -> Metric:
+    """Makes a metric of a region: the share of the change from the reconstruction inside of it.
+
+    Images that did not change do not count.
+
+    Arguments:
+        region: Where images are to change, as :class:`LeapFactual` takes it.
+        name: What to call it.
+    """
+
+    def function(e: Explanation) -> Tensor:
+        return regions.inside(e.reconstruction, e.counterfactual, region).double()
 
     return Metric(name, True, function)
 

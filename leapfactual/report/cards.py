@@ -98,9 +98,7 @@ def frames(e: "Explanation", row: int) -> tuple[Tensor, list[int], Tensor]:
         leaps.discard(min(leaps - {0, end}, key=lambda leap: abs(leap - first), default=-1))
         leaps.add(first)
     chosen = sorted(leaps)
-    with torch.no_grad():
-        x = e.path.decode(e.path.z[row, chosen])
-    return x.cpu(), chosen, e.path.probabilities[row, chosen].cpu()
+    return e.iterates(row, chosen).cpu(), chosen, e.path.probabilities[row, chosen].cpu()
 
 
 def uri(image: Image.Image, lossless: bool = True) -> str:
