@@ -40,6 +40,7 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/questions.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/explain.py
+	$(BIN)/python benchmarks/diversity.py
 	$(BIN)/leapfactual bench --out runs/bench
 
 paper: $(VENV)/dev

@@ -8,6 +8,7 @@ from . import bases as bases
 from . import classifiers as classifiers
 from . import couplings as couplings
 from . import data as data
+from . import diversity as diversity
 from . import errors as errors
 from . import fields as fields
 from . import generators as generators

@@ -1,17 +1,17 @@
 """Explaining many images into a folder, in pieces: memory stays flat and a kill costs little.
 
-What is asked for is a list of pairs, an image and a target class. They are taken in pieces of 128.
-When a piece is done its pictures are on disk and then, in one rename, its record; after a kill the
-pieces that have a record are not done again. At the end the records become one JSON file, one CSV
-file and one page.
+What is asked for is a list of pairs, an image and a target class; each gives a row of results, or
+several where alternatives are wanted. Pairs are taken in pieces of 128. When a piece is done its
+pictures are on disk and then, in one rename, its record; after a kill the pieces that have a
+record are not done again. At the end the records become one JSON file, one CSV file and one page.
 
 =====================  =====================================================================
 ``job.json``           what was asked for; another job does not write into this folder
-``counterfactuals/``   a PNG for each pair
+``counterfactuals/``   a PNG for each row
 ``changes/``           what changed against the reconstruction: red added, blue taken away
 ``reliable/``          the reliable counterfactuals, if they were asked for
 ``animations/``        the way of each image that is on the page
-``results.json``       everything that is known about each pair
+``results.json``       everything that is known about each row
 ``results.csv``        the same as a table
 ``summary.json``       counts and means
 ``index.html``         the page
@@ -32,9 +32,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import checks
 from .bundle import Bundle
 from .calibration import typicality
 from .data import Images, Table
+from .diversity import diverse
 from .errors import InputError, MissingData
 from .explain import LeapFactual
 from .explanation import Explanation
@@ -68,6 +70,9 @@ class Job:
         anyway: Explain a classifier that the bundle does not recognise.
         solver: How the plan integrates, where that is not the flow's own way.
         region: Where images may change; everywhere when not given.
+        alternatives: How many different counterfactuals to make of each pair, without reliable
+            ones; see :mod:`leapfactual.diversity`.
+        seed: The seed of the alternatives.
     """
 
     bundle: Bundle
@@ -81,6 +86,15 @@ class Job:
     anyway: bool = False
     solver: Solver | None = None
     region: Tensor | None = None
+    alternatives: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if checks.positive(self.alternatives, "alternatives") > 1 and self.reliable is not None:
+            raise InputError(
+                f"there are {self.alternatives} alternatives or reliable counterfactuals, not "
+                "both. For alternatives that are reliable take a reliable plan."
+            )
 
     def describe(self) -> dict[str, object]:
         """Says what the job is, in values that JSON can hold, so that it can be recognised."""
@@ -101,6 +115,7 @@ class Job:
             "reliable": None if self.reliable is None else describe(self.reliable),
             "shown": self.shown,
             "region": region,
+            "alternatives": [self.alternatives, self.seed] if self.alternatives > 1 else None,
         }
 
     def explainer(
@@ -204,7 +219,8 @@ def explain_all(
     if not all((out / name).exists() for name in RESULTS):
         for name in FOLDERS:
             (out / name).mkdir(exist_ok=True)
-        page = set(torch.linspace(0, len(job.pairs) - 1, job.shown).long().tolist())
+        last = len(job.pairs) * job.alternatives - 1
+        page = set(torch.linspace(0, last, job.shown).long().tolist())
         pieces = range(0, len(job.pairs), PIECE)
         names = job.images.names
         for start in pieces:
@@ -249,14 +265,18 @@ def _piece(
 ) -> None:
     pairs = job.pairs[start : start + PIECE]
     x, target = job.piece(start, PIECE)
-    names = [called[row] for row, _ in pairs]
-    found = plain.explain(x, target)
+    names = [called[row] for row, _ in pairs for _ in range(job.alternatives)]
+    first = start * job.alternatives
+    if job.alternatives > 1:
+        found = diverse(plain, x, target, job.alternatives, seed=job.seed).explanation
+    else:
+        found = plain.explain(x, target)
     reliable = None if further is None else further.explain(x, target)
     typical = [None if e is None else typical_of(job, e) for e in (found, reliable)]
-    rows = _rows(job, found, reliable, typical, names, start)
+    rows = _rows(job, found, reliable, typical, names, first)
     if x.ndim == 4:
         _pictures(out, rows, found, reliable)
-    shown = [n for n in range(len(pairs)) if start + n in page]
+    shown = [n for n in range(len(rows)) if first + n in page]
     made = _cards(job, found, reliable, typical, names, shown)
     if x.ndim == 4:
         for n in shown:
@@ -293,6 +313,8 @@ def _rows(
             "target": classes[target],
             **near[n],
         }
+        if job.alternatives > 1:
+            row["alternative"] = n % job.alternatives + 1
         if reliable is not None:
             row["reliable"] = far[n]
         rows.append(row)

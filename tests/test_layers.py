@@ -21,7 +21,7 @@ LAYERS = [
     {"recorded"},
     {"explain", "agreements"},
     {"metrics", "calibration"},
-    {"bundle", "manifest", "baselines"},
+    {"bundle", "manifest", "baselines", "diversity"},
     {"fitting", "explaining"},
     {"evaluating", "augmenting"},
     {"testing", "studies"},

@@ -17,7 +17,7 @@ from leapfactual.explaining import Job, explain_all
 from leapfactual.metrics import inside as inside_metric
 from leapfactual.pictures import pasted
 from leapfactual.quick import Pair, Quick
-from leapfactual.recorded import NAMES, Recorder, signature
+from leapfactual.recorded import NAMES, Recorder, halved, signature
 from leapfactual.report.cards import frames
 from leapfactual.studies.morpho_mnist.shipping import load
 from leapfactual.walk import Route
@@ -186,6 +186,28 @@ def test_a_straight_walk_keeps_to_the_region(shipped, x, soft, name):
     made = dict(zip(NAMES, found, strict=True))
     for key in ("reconstruction", "counterfactual"):
         assert torch.equal(made[key][outside], x[outside])
+
+
+def test_a_drafted_walk_ends_in_full_precision(shipped, x, soft):
+    """What a GPU records in half precision: drafts on the way, the end as it is."""
+    quick = Quick(Pair(shipped.bundle.generator, shipped.classifier))
+    flow, plan = shipped.bundle.flow, PLANS["blended"]
+    with torch.no_grad():
+        z = shipped.bundle.generator.encode(x)
+        quick.renew(z)
+        recorder, draft = Recorder(quick, flow, plan, soft), quick.plain.copied(torch.float16)
+        *found, doubt = recorder._walk(draft, halved(flow), False, z, TARGET, x)
+    made = dict(zip(NAMES, found, strict=True))
+    wanted = explainer(shipped, plan, region=soft).explain(x, TARGET)
+    outside = (soft == 0).expand(x.shape)
+    for key in ("reconstruction", "counterfactual"):
+        assert made[key].dtype == torch.float32
+        assert torch.equal(made[key][outside], x[outside])
+    same = (made["leaps"] == wanted.leaps) & ~doubt
+    assert same.double().mean() > 0.8
+    torch.testing.assert_close(
+        made["counterfactual"][same], wanted.counterfactual[same], rtol=0, atol=0.05
+    )
 
 
 def test_drafts_are_pasted_in_their_own_precision(shipped, x, soft):

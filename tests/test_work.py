@@ -96,6 +96,20 @@ def test_explain_keeps_to_a_region(place):
     assert not Path("other").exists()
 
 
+def test_explain_makes_alternatives(place):
+    words = "explain", "bundle", "few", "--target", 3, "--alternatives", 2, "--out", "several"
+    assert json.loads(run(*words, "--json"))["count"] == 24
+    rows = json.loads(Path("several/results.json").read_text())["rows"]
+    assert [row["alternative"] for row in rows] == [1, 2] * 12
+    pictures = [Path(f"several/counterfactuals/{row['file']}.png").read_bytes() for row in rows]
+    assert len(set(pictures)) == 24
+    with pytest.raises(InputError, match="its alternatives differ"):
+        run(*words, "--seed", 1)
+    with pytest.raises(InputError, match="2 alternatives or reliable counterfactuals, not both"):
+        run(*words[:-1], "both", "--reliable")
+    assert not Path("both").exists()
+
+
 def test_fit_says_what_it_saw_and_chose(place):
     fitted = json.loads(Path("fitted.json").read_text())
     assert fitted["seen"]["images"] == 500

@@ -230,6 +230,9 @@ def explain(
             dir_okay=False,
         ),
     ] = None,
+    alternatives: Annotated[
+        int, typer.Option(help="How many different counterfactuals to make of each image.", min=1)
+    ] = 1,
     shown: Annotated[
         int, typer.Option("--page", help="How many counterfactuals the page shows.", min=1)
     ] = 100,
@@ -250,6 +253,8 @@ def explain(
 
     Several: leapfactual explain my-bundle a.png b.png --all-targets --out report
 
+    Four of each: leapfactual explain my-bundle photos/ --target cat --alternatives 4 --out report
+
     Only there: leapfactual explain my-bundle photos/ --target cat --region ears.png --out report
     """
     with talk("opening", quiet=quiet or as_json) as say:
@@ -259,7 +264,19 @@ def explain(
         chosen, solver = _plan(loaded, plan, reliability, swift)
         further = _plan(loaded, None, 1.0, False)[0] if reliable else None
         job = explaining.Job(
-            loaded, asked, found, pairs, chosen, further, shown, title, anyway, solver, mask
+            loaded,
+            asked,
+            found,
+            pairs,
+            chosen,
+            further,
+            shown,
+            title,
+            anyway,
+            solver,
+            region=mask,
+            alternatives=alternatives,
+            seed=seed,
         )
         summary = explaining.explain_all(job, out, say.progress)
         _left_out(found, say.tell)

@@ -170,22 +170,26 @@ def frechet(a: Tensor, b: Tensor) -> Tensor:
 
 
 def diversity(
-    explanations: Sequence[Explanation], distance: Callable[[Tensor, Tensor], Tensor]
+    explanations: Sequence[Explanation],
+    distance: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Returns the mean distance between several counterfactuals of each image, ``(B,)``.
 
     Arguments:
         explanations: Explanations of the same images for the same targets, such as those of
-            several plans.
-        distance: From two batches of images to one value for each pair.
+            several plans, or what :meth:`leapfactual.diversity.Alternatives.each` gives.
+        distance: From two batches of images to one value for each pair, such as :class:`LPIPS`;
+            when not given, L1: of pixels, or of latents for rows.
     """
     if len(explanations) < 2:
         raise InputError(
             f"diversity compares at least two explanations, got {len(explanations)}. Explain the "
             "same images with another plan too."
         )
-    found = [e.counterfactual for e in explanations]
-    return torch.stack([distance(a, b) for a, b in combinations(found, 2)]).mean(0)
+    latents = distance is None and explanations[0].x.ndim != 4
+    found = [e.z_counterfactual if latents else e.counterfactual for e in explanations]
+    pairs = combinations(found, 2)
+    return torch.stack([(distance or _mean_absolute)(a, b) for a, b in pairs]).mean(0)
 
 
 def stability(
@@ -210,6 +214,10 @@ def stability(
     moved = x + shift.to(x.device)
     again = explainer.explain(moved.clamp(0, 1) if x.ndim == 4 else moved, explanation.target)
     return distance(explanation.counterfactual, again.counterfactual)
+
+
+def _mean_absolute(a: Tensor, b: Tensor) -> Tensor:
+    return (a - b).abs().flatten(1).mean(1)
 
 
 @torch.no_grad()
