@@ -8,14 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-import leapfactual as lf
 from leapfactual.data import Dataset
 from leapfactual.errors import InputError, MissingExtra
-from leapfactual.generators import Identity
 from leapfactual.metrics import LPIPS
 from leapfactual.studies import galaxies
 from leapfactual.studies.galaxies import improvement, parts, tables, vgg
-from leapfactual.testing import GaussianOracle
 
 SMALL = galaxies.Settings(
     generator_steps=6,
@@ -121,42 +118,6 @@ def test_a_classifier_learns_and_does_the_same_again():
     assert not any(p.requires_grad for p in found.network.parameters())
     torch.testing.assert_close(found(x), vgg.Asked(found.network)(x))
     assert (found(x).argmax(1) == y).double().mean() > 0.9
-
-
-# -- walks that are cut --
-
-
-@pytest.fixture(scope="module")
-def exact():
-    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 2.0]]), scale=0.5)
-    flow = oracle.flow()
-    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
-    made = parts.Parts(torch.arange(0), Identity(), oracle.classifier, oracle.classifier, (), flow)
-    return made, x, tables.targets(oracle.classifier(x).argmax(1), 3, 0)
-
-
-@pytest.mark.parametrize("n", [1, 3, 8, 20])
-def test_blending_cut_short_is_blending_with_fewer_leaps(exact, n):
-    made, x, target = exact
-    cut = tables.Blended(made, x, target, 20).after(n)
-    plan = [lf.blend(n, tables.GAMMA_B)]
-    wanted = lf.LeapFactual(Identity(), made.weak, made.flow, plan).explain(x, target)
-    torch.testing.assert_close(cut.z_counterfactual, wanted.z_counterfactual)
-    assert torch.equal(cut.label, wanted.label)
-    assert torch.equal(cut.counterfactual, wanted.counterfactual)
-
-
-@pytest.mark.parametrize("steps", [(1.0, 1.025), (0.5, 0.6), (0.0, 0.1)])
-@pytest.mark.parametrize("n", [0, 2, 5])
-def test_injections_cut_short_are_fewer_injections(exact, n, steps):
-    made, x, target = exact
-    blended = tables.Blended(made, x, target, 12)
-    way = blended.injected(12, 5, *steps)
-    cut = tables._injections(blended, way, n)
-    plan = [lf.blend(12, tables.GAMMA_B), lf.inject(n, lift=steps[0], land=steps[1])]
-    wanted = lf.LeapFactual(Identity(), made.weak, made.flow, plan).explain(x, target)
-    torch.testing.assert_close(cut.z_counterfactual, wanted.z_counterfactual)
-    assert torch.equal(cut.label, wanted.label)
 
 
 def test_targets_are_never_the_class_itself():
