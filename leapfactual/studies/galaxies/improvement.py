@@ -201,8 +201,8 @@ def measure_improvement(
 def leads(numbers: Mapping[str, float | None]) -> dict[str, float]:
     """Returns what every classifier of a run has over the one trained for longer on nothing new.
 
-    That one takes as many steps as those that get all counterfactuals, so the lead is due to what
-    was added and not to how long it was learnt.
+    That one takes as many steps as those that get all counterfactuals, so their lead is due to
+    what was added and not to how long it was learnt. Those that get fewer stop sooner.
 
     Example:
         >>> leads({"toy | CE | ACC": 0.5, "toy | 20 %, longer | ACC": 0.25})
