@@ -54,7 +54,7 @@ paper: $(VENV)/dev
 	cp runs/galaxies/galaxies.json docs/results/
 	for name in reconstructions.jpg targets.jpg failures.jpg curves.png retraining.png; do cp runs/galaxies/radio-galaxies/$$name docs/figures/galaxies-radio-$$name; done
 	cp -r runs/morpho-mnist/shipped/. leapfactual/shipped/
-	$(BIN)/leapfactual study faces --device $(DEVICE) --out runs/faces
+	$(BIN)/leapfactual study faces --device $(DEVICE) $(if $(SQUEEZENET),--squeezenet $(SQUEEZENET)) --out runs/faces
 	cp runs/faces/faces.json docs/results/
 	for name in many worst regions reliable alternatives; do cp runs/faces/$$name.jpg docs/figures/faces-$$name.jpg; done
 	cp runs/faces/shipped.safetensors leapfactual/shipped/faces.safetensors

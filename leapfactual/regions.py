@@ -145,7 +145,7 @@ class Change:
                 f"`before` must be images of {_size(self.total)}, as those before them, got "
                 f"{_size(before)}. Resize them, or begin another Change."
             )
-        total = (after - before).detach().double().abs().mean(1).sum(0)
+        total = (after - before).detach().abs().mean(1).double().sum(0)
         self.total = total if self.total is None else self.total + total
         self.count += len(before)
 

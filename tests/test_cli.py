@@ -56,6 +56,17 @@ def test_a_demo_that_is_not_there_is_named():
     assert "digits and of faces, got 'cats'" in str(result.exception)
 
 
+def test_a_photograph_that_cannot_be_is_said(tmp_path):
+    photo = tmp_path / "me.jpg"
+    result = run(cli.app, ["demo", "faces", "--photo", str(photo)])
+    assert isinstance(result.exception, MissingData)
+    assert "there is no photograph" in str(result.exception)
+    for arguments in (["demo"], ["demo", "faces", "--engine", "openvino"]):
+        result = run(cli.app, [*arguments, "--photo", str(photo)])
+        assert isinstance(result.exception, InputError)
+        assert "leapfactual demo faces --photo" in str(result.exception)
+
+
 def test_a_download_that_fails_leaves_nothing_and_says_how_to_go_on(tmp_path, monkeypatch):
     monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -83,7 +83,8 @@ def test_the_study_writes_its_numbers_and_pictures(done):
     assert judged[1] > judged[0]
     apart = found["paper", "random pairs", "LPIPS"].mean
     assert found["ours", "LeapFactual", "LPIPS"].mean < apart / 2
-    assert found["ours", "several", "diversity"].mean > 0
+    assert found["ours", "several", "diversity, LPIPS of 256 × 256"].mean > 0
+    assert ("paper", "random pairs", "ACC") not in found
     written = json.loads((out / "faces.json").read_text())
     assert len(written["rows"]) == len(rows)
     pictures = {path.name for path in out.glob("*.jpg")}
@@ -126,6 +127,28 @@ def test_an_interrupted_study_goes_on(done, gan, judges, tmp_path):
         assert r.mean == pytest.approx(wanted[r.setting, r.method, r.metric], nan_ok=True), r
 
 
+def test_other_distances_are_another_study(done, gan, judges):
+    other = replace(judges, lpips={"LPIPS (AlexNet)": distance})
+    with pytest.raises(InputError, match="other settings"):
+        study(done[0], gan, other)
+
+
+def test_faces_can_be_drawn_one_by_one(done, gan, judges):
+    flow = demo.Flow.load(done[0] / "MLP-0.safetensors").requires_grad_(False)
+    tested = parts.drawn(gan, smiling, 5, 5, 1)
+    found = [
+        tables.as_in_the_paper(
+            tables.Asked(gan, smiling, flow, judges, size), tested, lambda _: None
+        )
+        for size in (1, 5)
+    ]
+    for name, measured in found[0].items():
+        assert measured.means() == pytest.approx(found[1][name].means(), rel=1e-4, nan_ok=True)
+    apart = found[0]["random pairs"].of("LPIPS")
+    x = gan.decode(tested.w)
+    torch.testing.assert_close(apart, distance(x.roll(1, 0), x).double(), rtol=0.02, atol=0)
+
+
 def test_another_study_does_not_write_into_the_folder(done, gan, judges):
     with pytest.raises(InputError, match="other settings"):
         study(done[0], gan, judges, settings=replace(SMALL, width=32))
@@ -157,6 +180,13 @@ def test_damaged_samples_are_said(gan, tmp_path):
     path.write_bytes(b"nothing")
     with pytest.raises(InputError, match="Delete it"):
         sampling.sample(gan, smiling, 10, path=path)
+
+
+def test_no_face_is_both_learnt_from_and_shown(gan):
+    learnt = torch.cat([gan.sample(5, seed) for seed in range(3)])
+    for first in (faces.TESTED_FROM, demo.DRAWN_FROM):
+        shown = torch.cat([gan.sample(5, first + seed) for seed in range(3)])
+        assert torch.cdist(learnt, shown).min() > 1e-3
 
 
 # -- measuring --
@@ -192,10 +222,12 @@ def test_an_album_shows_what_was_drawn_without_drawing_again(gan):
     x = album.decode(w)
     assert torch.equal(x, gan.decode(w))
     drawn = []
-    album.gan = type("Once", (), {"decode": lambda _, z: drawn.append(len(z)) or gan.decode(z)})()
+    album.gan = type(
+        "Once", (), {"decode": lambda _, z: drawn.append(len(z)) or gan.decode(z), "device": "cpu"}
+    )()
     again = album.small(w.flip(0))
     assert not drawn
-    torch.testing.assert_close(again[2], resized(x[:1], 8)[0])
+    torch.testing.assert_close(again[2], resized(x[:1], 8)[0], rtol=0, atol=1 / 255)
     assert album.small(gan.sample(1, 2)).shape == (1, 3, 8, 8)
     assert drawn == [1]
 
@@ -254,8 +286,30 @@ def test_a_photograph_stays_as_it_is_outside_of_the_region(gan, flow, tmp_path):
 
     face = demo.Face("me", w, 0, photo)
     demo.explain(tmp_path, [face], gan, asked, flow, region=region, command="x")
+    assert len(seen) > 2
     for x in seen:
         assert torch.equal(x * (1 - region), (photo * (1 - region)).expand_as(x))
+
+
+def test_a_photograph_counts_as_what_is_asked_about(gan, tmp_path, monkeypatch):
+    photo = torch.full((1, 3, SIDE, SIDE), 0.9)
+    region = torch.zeros(1, SIDE, SIDE)
+    monkeypatch.setattr(demo, "opened", lambda path, mesh, side: photo)
+    monkeypatch.setattr(demo.SecondOpinion, "load", lambda: demo.SecondOpinion())
+    found = demo.photographed([tmp_path / "me.jpg"], gan, smiling, region, lambda *_: None)
+    assert [face.label for face in found] == [1]
+    assert "me.jpg: " in found[0].about
+    assert found[0].name == "photo 00"
+
+
+def test_a_file_that_is_no_photograph_is_named(tmp_path):
+    path = tmp_path / "me.jpg"
+    for content in (b"", b"no picture"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"me\.jpg cannot be explained"):
+            demo.opened(path, demo.SecondOpinion().mesh, SIDE)
+    with pytest.raises(InputError, match="cannot be explained"):
+        demo.opened(tmp_path / "none.jpg", demo.SecondOpinion().mesh, SIDE)
 
 
 def test_a_class_that_nobody_has_is_said(gan):

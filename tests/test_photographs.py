@@ -11,7 +11,7 @@ from leapfactual.errors import InputError
 from leapfactual.generators import GAN, Inversion
 from leapfactual.pictures import as_images
 from leapfactual.studies.faces import photographs
-from leapfactual.studies.faces.opinion import LANDMARKS, LOWERED, SecondOpinion
+from leapfactual.studies.faces.opinion import LANDMARKS, SecondOpinion
 
 COLOURS = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
 
@@ -102,14 +102,18 @@ def test_what_inverts_badly_is_said():
         return w[:, :, None, None].expand(-1, 3, 64, 64).tanh()
 
     gan = GAN(synthesis, 3, (3, 64, 64), inversion=Inversion(steps=60, learning_rate=0.2))
+
+    def face(picture):
+        return as_images(photographs.align(picture, Dots(), 64))
+
     plain = photo((200, 200), turned((100, 90), 20, 0.0), 4)
-    found = photographs.photograph(plain, gan, Dots())
+    found = photographs.inverted(face(plain), gan)
     assert found.error < photographs.POOR
     assert "inverts well" in found.verdict
     striped = plain.copy()
     ImageDraw.Draw(striped).rectangle((0, 140, 200, 200), fill="white")
     ImageDraw.Draw(striped).rectangle((0, 0, 200, 80), fill="black")
-    poor = photographs.photograph(striped, gan, Dots())
+    poor = photographs.inverted(face(striped), gan)
     assert poor.error > found.error
     assert "does not invert well" in poor.verdict
 
@@ -132,4 +136,9 @@ def test_the_places_are_those_in_the_portrait():
     assert presence.item() == 1
     wanted = torch.tensor([[100.0, 120.0], [156.0, 120.0], [128.0, 180.0]]) / 256
     assert (points[0] - wanted).abs().max() < 0.01
-    assert LOWERED > 0
+
+
+@pytest.mark.parametrize("size", [(40, 40), (3000, 500)])
+def test_a_photograph_of_an_odd_size_is_said(size):
+    with pytest.raises(InputError, match=f"got {size[0]} × {size[1]}"):
+        photographs.align(Image.new("RGB", size), Dots())

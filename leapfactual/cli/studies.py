@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..errors import InputError
+from ..errors import InputError, MissingData
 from .shared import Device, Json, Out, Quiet, Seed, check_device, console, show_rows, talk
 
 study = typer.Typer(help="Run a study of the paper.", no_args_is_help=True, rich_markup_mode=None)
@@ -48,8 +48,19 @@ def demo(
     """
     if what not in DEMOS:
         raise InputError(f"there are demos of {' and of '.join(DEMOS)}, got {what!r}.")
+    if photo and (what != "faces" or engine == "openvino"):
+        raise InputError(
+            "a photograph is explained by the demo of faces, and drawn by torch. Try "
+            f"`leapfactual demo faces --photo {photo[0]}`."
+        )
+    for path in photo or []:
+        if not path.is_file():
+            raise MissingData(f"there is no photograph {path}. Give the path of a picture.")
     if what == "faces":
+        from ..studies.faces.portraits import engine_for
+
         check_device(device)
+        engine_for(engine, device)
         options = {"faces": faces, "steps": steps, "engine": engine, "device": device}
         _demo_faces(out or Path("demo-faces"), photo or [], options, seed, as_json, quiet)
     else:
@@ -402,6 +413,8 @@ def study_faces(
 
     require()
     require_torchmetrics()
+    if squeezenet is not None and not squeezenet.is_file():
+        raise MissingData(f"there is no file {squeezenet}. Give SqueezeNet's weights.")
     check_device(device)
     _fetch(PACKAGES, quiet or as_json)
     settings = faces.Settings(seed=seed)

@@ -42,7 +42,7 @@ class Blended:
         batch_size: int = 512,
     ) -> None:
         self.generator, self.classifier, self.flow = generator, classifier, flow
-        self.leaps, self.batch_size = leaps, batch_size
+        self.batch_size = batch_size
         plan = [blend(leaps, gamma)]
         walker = LeapFactual(
             generator, classifier, flow, plan, batch_size=len(x), keep_path=True, plain=True
@@ -52,7 +52,7 @@ class Blended:
         self.way, self.found = found.path, replace(found, path=None)
 
     def after(self, leaps: int) -> Explanation:
-        """Returns what so many leaps of blending would have given."""
+        """Returns what so many leaps of blending would have given, at the whole walk's cost."""
         return self._stopped(self.way, leaps)
 
     @torch.no_grad()

@@ -43,7 +43,7 @@ PAPER = {
     "random pairs": (None, None, 0.070, 8.848, 0.555),
 }
 PAPER_METRICS = ("ACC", "AUC", "SSIM", "PSNR", "LPIPS")
-TESTED_FROM = 1_000_000
+TESTED_FROM = 1 << 31
 SHARE, RADIUS = 0.1, 0.03
 SEVERAL = 4
 KINDS = ("U-Net", "MLP")
@@ -76,7 +76,8 @@ def run(
         batch_size: How many faces to draw at a time.
         progress: Is told the share that is done and what is going on.
     """
-    same_study(out, {k: v for k, v in asdict(settings).items() if k != "runs"} | {"on": device})
+    begun = {k: v for k, v in asdict(settings).items() if k != "runs"}
+    same_study(out, begun | {"device": device, "distances": sorted(judges.lpips)})
     faces = sample(
         gan,
         classifier,
@@ -105,7 +106,8 @@ def run(
             for kind in KINDS
         }
         asked = {k: Asked(gan, classifier, flow, judges, batch_size) for k, flow in flows.items()}
-        tested = drawn(gan, classifier, settings.tested, TESTED_FROM + n, batch_size)
+        seed = TESTED_FROM + settings.seed + n
+        tested = drawn(gan, classifier, settings.tested, seed, batch_size)
         if n == 0:
             flows["MLP"].save(out / "shipped.safetensors", half=True)
         numbers = _run(asked, tested, settings, out if n == 0 else None, say)
@@ -172,9 +174,10 @@ def _run(
         for metric, value in measured.means().items()
     }
     alternatives = several(ours, tested, settings.alternatives)
+    lpips = next(iter(ours.judges.lpips))
     numbers |= {
         "ours | several | found": alternatives.found.double().mean().item() / SEVERAL,
-        "ours | several | diversity": _apart(ours, alternatives),
+        f"ours | several | diversity, {lpips} of 256 × 256": _apart(ours, alternatives),
     }
     if out is not None:
         say(0.95, "pictures")
@@ -194,12 +197,11 @@ def several(asked: Asked, faces: Labelled, count: int) -> Alternatives:
         with torch.no_grad():
             x = asked.gan.decode(w)
         found = diverse(explainer, x, 1 - int(p.argmax()), SEVERAL, z=w)
-        parts.append((album.shrink(found.explanation).to("cpu"), found))
+        small = album.shrink(found.explanation).to("cpu")
+        parts.append((small, found.found.cpu(), found.apart.cpu()))
+    explanations, counts, distances = zip(*parts, strict=True)
     return Alternatives(
-        Explanation.cat([e for e, _ in parts]),
-        SEVERAL,
-        torch.cat([found.found.cpu() for _, found in parts]),
-        torch.cat([found.apart.cpu() for _, found in parts]),
+        Explanation.cat(explanations), SEVERAL, torch.cat(counts), torch.cat(distances)
     )
 
 

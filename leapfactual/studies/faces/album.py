@@ -41,7 +41,7 @@ class Album:
     def decode(self, z: Tensor) -> Tensor:
         """Returns the images of ``z``, and keeps small copies."""
         x = self.gan.decode(z)
-        for row, image in zip(z, resized(x, self.side), strict=True):
+        for row, image in zip(z, (255 * resized(x, self.side)).round().byte(), strict=True):
             self.kept[_key(row)] = image.cpu()
         return x
 
@@ -49,8 +49,8 @@ class Album:
         """Returns small images of ``z``, which are drawn only if they never were."""
         for row in z:
             if _key(row) not in self.kept:
-                self.decode(row[None])
-        return torch.stack([self.kept[_key(row)] for row in z])
+                self.decode(row[None].to(self.gan.device))
+        return torch.stack([self.kept[_key(row)] for row in z]).float() / 255
 
     def shrink(self, e: Explanation) -> Explanation:
         """Returns an explanation with small pictures, its path included."""

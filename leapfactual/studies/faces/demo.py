@@ -19,6 +19,7 @@ from ...flow import Flow
 from ...generators import GAN, Inversion
 from ...leaps import Stage
 from ...metrics import LPIPS, METRICS
+from ...pictures import as_images, pasted
 from ...regions import grow, soften
 from ...report import cards, write_page
 from ...report.cards import picture
@@ -26,9 +27,9 @@ from ...types import Classifier, silent
 from .. import results
 from .album import SMALL, Album, Line, moving, sheet
 from .expressions import Expressions, Smiling
-from .opinion import SecondOpinion
+from .opinion import Mesh, SecondOpinion
 from .parts import CLASSES, expressive
-from .photographs import photograph
+from .photographs import align, inverted
 from .portraits import AUTO, portraits
 from .tables import OURS, OURS_R
 
@@ -42,6 +43,7 @@ MEASURED = ("validity", "L1", "questions", "milliseconds")
 MOST_TRIES = 40
 STEPS, MEAN_WEIGHT = 200, 0.02
 EDGE = 24
+DRAWN_FROM = 1 << 30
 
 
 def require() -> None:
@@ -68,12 +70,14 @@ class Face:
         w: Its latent, ``(1, D)``.
         label: The class that the black box gives it.
         x: The photograph, ``(1, 3, H, W)``; none for a face that the GAN drew.
+        about: What else there is to say of it.
     """
 
     name: str
     w: Tensor
     label: int
     x: Tensor | None = None
+    about: str = ""
 
 
 def run(
@@ -106,13 +110,17 @@ def run(
     progress(0.0, "loading")
     classifier = Smiling(Expressions.load().to(device))
     flow = shipped_flow().to(device)
+    region = None
     if photos:
         gan = portraits("torch", device, inversion(steps, device))
-        chosen = photographed(photos, gan, classifier, progress)
+        region = soften(grow(expressive(gan.shape[1]), EDGE), EDGE).to(device)
+        chosen = photographed(photos, gan, classifier, region, progress)
     else:
         gan = portraits(engine, device)
-        chosen = choose(gan, classifier, faces, seed, lambda n: progress(0.2 * n, "drawing faces"))
-    region = soften(grow(expressive(gan.shape[1]), EDGE), EDGE) if photos else None
+        first = DRAWN_FROM + seed
+        chosen = choose(
+            gan, classifier, faces, first, lambda n: progress(0.2 * n, "drawing faces")
+        )
     return explain(
         out,
         chosen,
@@ -164,7 +172,8 @@ def explain(
         flow.typicality(e.z_counterfactual.to(device), e.target.to(device)).cpu()
         for e in (near, far)
     ]
-    write_cards([face.name for face in chosen], near, far, typical, rows, out / "index.html")
+    names = [f"{face.name}, {face.about}" if face.about else face.name for face in chosen]
+    write_cards(names, near, far, typical, rows, out / "index.html")
     results.write(out / "faces.json", rows, seed=seed, command=command, device=device)
     with atomic(out / "faces.md") as temporary:
         temporary.write_text(results.pivot(rows) + "\n")
@@ -208,22 +217,38 @@ def photographed(
     paths: Sequence[Path],
     gan: GAN,
     classifier: Classifier,
+    region: Tensor,
     progress: Callable[[float, str], object],
 ) -> list[Face]:
-    """Cuts faces out of photographs and inverts them."""
+    """Cuts faces out of photographs, then inverts them.
+
+    The class of a face is that of the photograph with its region made anew, from which the walk
+    starts; if that is not the photograph's own, it is said.
+    """
     mesh = SecondOpinion.load().mesh
+    cut = [opened(path, mesh, gan.shape[1]) for path in paths]
     found = []
-    for n, path in enumerate(paths):
+    for n, (path, x) in enumerate(zip(paths, cut, strict=True)):
         progress(0.2 * n / len(paths), f"inverting {path.name}")
-        try:
-            with Image.open(path) as picture:
-                photo = photograph(ImageOps.exif_transpose(picture), gan, mesh)
-        except (OSError, InputError) as error:
-            raise InputError(f"{path}: {error}") from error
+        photo = inverted(x.to(gan.device), gan)
         with torch.no_grad():
-            label = int(classifier(gan.decode(photo.w)).argmax())
-        found.append(Face(f"{path.stem}, {photo.verdict}", photo.w, label, photo.x))
+            own, label = (
+                int(classifier(image).argmax())
+                for image in (photo.x, pasted(gan.decode(photo.w), photo.x, region))
+            )
+        doubt = "" if own == label else f", {CLASSES[own]} before it was inverted"
+        name = f"photo {n:02d}"
+        found.append(Face(name, photo.w, label, photo.x, f"{path.name}: {photo.verdict}{doubt}"))
     return found
+
+
+def opened(path: Path, mesh: Mesh, side: int) -> Tensor:
+    """Returns the face of a photograph on disk, cut out, ``(1, 3, side, side)``."""
+    try:
+        with Image.open(path) as photo:
+            return as_images(align(ImageOps.exif_transpose(photo), mesh, side))
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(f"{path} cannot be explained: {error}") from error
 
 
 def measured(near: Explanation, far: Explanation) -> list[results.Row]:

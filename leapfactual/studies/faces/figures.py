@@ -31,9 +31,14 @@ def small(
     """Explains some faces again, and keeps small pictures only."""
     album = Album(asked.gan)
     explainer = LeapFactual(
-        album, asked.classifier, asked.flow, plan, batch_size=asked.batch_size, plain=True
+        asked.gan,
+        asked.classifier,
+        asked.flow,
+        plan,
+        batch_size=asked.batch_size,
+        plain=True,
+        region=region,
     )
-    explainer.region = region
     parts = []
     for part in torch.split(rows, asked.batch_size):
         w, target = faces.w[part], 1 - faces.p[part].argmax(1)

@@ -29,6 +29,7 @@ STEP = 0.5
 ROUNDS = 3
 SURE, SURER = 0.9, 0.9999
 POOR = 0.12
+SMALLEST, LONGEST = 48, 4
 
 Box = tuple[float, float, float, float]
 
@@ -47,7 +48,7 @@ def anchors(mesh: Mesh, x: Tensor) -> tuple[Tensor, Tensor]:
     points, presence = mesh.seen(lifted(x))
     groups = (LEFT_EYE, RIGHT_EYE, MOUTH)
     found = torch.stack([points[:, group, :2].mean(1) for group in groups], 1)
-    return (found + torch.tensor([0.0, LOWERED])) / SIDE, presence
+    return (found + found.new_tensor([0.0, LOWERED])) / SIDE, presence
 
 
 def quad(points: Tensor) -> Tensor:
@@ -104,6 +105,11 @@ def align(picture: Image.Image, mesh: Mesh, side: int = 1024) -> Image.Image:
         mesh: Finds the landmarks.
         side: The side of what is cut out, in pixels.
     """
+    if min(picture.size) < SMALLEST or max(picture.size) > LONGEST * min(picture.size):
+        raise InputError(
+            f"a photograph must have at least {SMALLEST} pixels a side and be at most {LONGEST} "
+            f"times as long as wide, got {picture.width} × {picture.height}."
+        )
     picture = picture.convert("RGB")
     best, found = SURE, None
     for left, top, right, bottom in windows(*picture.size):
@@ -159,8 +165,7 @@ class Photograph:
         return f"{how} (error {self.error:.3f})"
 
 
-def photograph(picture: Image.Image, gan: GAN, mesh: Mesh) -> Photograph:
-    """Cuts a face out of a photograph and inverts it."""
-    x = as_images([align(picture, mesh, gan.shape[1])]).to(gan.device)
+def inverted(x: Tensor, gan: GAN) -> Photograph:
+    """Looks for the latent of a face that was cut out, ``(1, 3, H, W)``."""
     found = gan.invert(x)
     return Photograph(x, found.z, found.error.item())
