@@ -28,7 +28,7 @@ SHARES = (1.0, 0.7, 0.5, 0.35, 0.25)
 STEP = 0.5
 ROUNDS = 3
 SURE, SURER = 0.9, 0.9999
-POOR = 0.12
+POOR = 0.08
 SMALLEST, LONGEST = 48, 4
 
 Box = tuple[float, float, float, float]
