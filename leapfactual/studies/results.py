@@ -72,6 +72,11 @@ def versions() -> dict[str, str]:
     return found
 
 
+def record(command: str, device: str) -> dict[str, object]:
+    """Returns what a study keeps beside the numbers of every run."""
+    return {"command": command, "hardware": hardware(device), "versions": versions()}
+
+
 def write(
     path: Path,
     rows: Sequence[Row],

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from ...diversity import Alternatives, diverse
-from ...explain import LeapFactual
 from ...explanation import Explanation
 from ...files import atomic
 from ...flow import Flow
@@ -87,11 +86,7 @@ def run(
         path=out / "faces.safetensors",
         progress=lambda share: progress(0.2 * share, "drawing faces"),
     )
-    record = {
-        "command": command,
-        "hardware": results.hardware(device),
-        "versions": results.versions(),
-    }
+    record = results.record(command, device)
     for n in range(settings.runs):
         path = out / f"seed-{settings.seed + n}.json"
         if path.exists():
@@ -189,9 +184,7 @@ def _run(
 def several(asked: Asked, faces: Labelled, count: int) -> Alternatives:
     """Finds several counterfactuals of some faces, and keeps small pictures only."""
     album = Album(asked.gan)
-    explainer = LeapFactual(
-        asked.gan, asked.classifier, asked.flow, OURS, batch_size=asked.batch_size, plain=True
-    )
+    explainer = asked.explainer(OURS)
     parts = []
     for w, p in zip(torch.split(faces.w[:count], 1), torch.split(faces.p[:count], 1), strict=True):
         with torch.no_grad():

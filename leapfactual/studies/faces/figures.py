@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ...diversity import Alternatives
-from ...explain import LeapFactual
 from ...explanation import Explanation
 from ...leaps import Stage
 from ...regions import Change
@@ -30,15 +29,7 @@ def small(
 ) -> Explanation:
     """Explains some faces again, and keeps small pictures only."""
     album = Album(asked.gan)
-    explainer = LeapFactual(
-        asked.gan,
-        asked.classifier,
-        asked.flow,
-        plan,
-        batch_size=asked.batch_size,
-        plain=True,
-        region=region,
-    )
+    explainer = asked.explainer(plan, region)
     parts = []
     for part in torch.split(rows, asked.batch_size):
         w, target = faces.w[part], 1 - faces.p[part].argmax(1)

@@ -107,6 +107,18 @@ class Asked:
         known = metrics(self.judges, self.gan.shape[1])
         return Measured([m for m in known if m.name not in without])
 
+    def explainer(self, plan: Sequence[Stage], region: Tensor | None = None) -> LeapFactual:
+        """Returns what explains with a plan, everywhere or in a region."""
+        return LeapFactual(
+            self.gan,
+            self.classifier,
+            self.flow,
+            plan,
+            batch_size=self.batch_size,
+            plain=True,
+            region=region,
+        )
+
     def batches(self, faces: Labelled) -> list[tuple[Tensor, Tensor]]:
         """Returns latents and the class that each face does not have, batch by batch."""
         target = 1 - faces.p.argmax(1)
@@ -157,18 +169,7 @@ def with_plans(
     """Explains faces with plans of ours, everywhere or in a region."""
     found = {name: asked.measured() for name in plans}
     batches = asked.batches(faces)
-    explainers = {
-        name: LeapFactual(
-            asked.gan,
-            asked.classifier,
-            asked.flow,
-            plan,
-            batch_size=asked.batch_size,
-            plain=True,
-            region=region,
-        )
-        for name, plan in plans.items()
-    }
+    explainers = {name: asked.explainer(plan, region) for name, plan in plans.items()}
     for k, (w, target) in enumerate(batches):
         x = asked.gan.decode(w)
         for name, explainer in explainers.items():

@@ -112,11 +112,7 @@ def run(
         lambda share: progress(0.15 * share, f"{name}: training the generator"),
     )
     learnt, held = loaded(wae, train_set, device), loaded(wae, test_set, device)
-    record = {
-        "command": command,
-        "hardware": results.hardware(device),
-        "versions": results.versions(),
-    }
+    record = results.record(command, device)
     for n in range(settings.runs):
         path = own / f"seed-{settings.seed + n}.json"
         if not _done(path, n < settings.retrained):
