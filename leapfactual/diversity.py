@@ -145,7 +145,7 @@ def diverse(
         candidates - 1, flow.features, generator=torch.Generator().manual_seed(seed)
     )
     noise = noise.to(usual.z)
-    size = max(1, suitable(x) // candidates)
+    size = max(1, (explainer.batch_size or suitable(x)) // candidates)
     parts = []
     for first in range(0, len(x), size):
         part = usual[first : first + size]

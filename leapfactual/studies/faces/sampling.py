@@ -29,6 +29,9 @@ class Labelled:
     w: Tensor
     p: Tensor
 
+    def __getitem__(self, rows: slice) -> "Labelled":
+        return Labelled(self.w[rows], self.p[rows])
+
     def balanced(self, per_class: int) -> "Labelled":
         """Returns the first so many of each class, in the order in which they were drawn."""
         label = self.p.argmax(1)

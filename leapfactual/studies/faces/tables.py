@@ -14,7 +14,7 @@ from ...explain import LeapFactual
 from ...explanation import Explanation
 from ...flow import Flow
 from ...generators import GAN
-from ...leaps import Stage, blend, inject, tighten
+from ...leaps import Stage, blend, tighten
 from ...metrics import METRICS, Metric, judged, perceptual
 from ...metrics.table import summarised
 from ...regions import Change, inside
@@ -28,8 +28,8 @@ N_B = (5, 10, 15, 20)
 GAMMA_B = 0.8
 INJECTED = (5, 0.8, 0.83)
 PAPER_LEAPS = 10
-OURS: tuple[Stage, ...] = (blend(30, 0.15), tighten(3))
-OURS_R: tuple[Stage, ...] = (blend(20, 0.2), inject(5, lift=0.8, land=0.83))
+OURS: tuple[Stage, ...] = (blend(20, 0.4), tighten(4))
+OURS_R: tuple[Stage, ...] = (blend(10, 0.8),)
 PAIRS = "random pairs"
 REGION = "in a region"
 
@@ -78,6 +78,11 @@ class Measured:
         """Returns the mean of every metric, or of some."""
         chosen = [m for m in self.metrics if names is None or m.name in names]
         return {m.name: summarised(m, torch.cat(self.values[m.name])).mean for m in chosen}
+
+    def first(self, count: int) -> "Measured":
+        """Returns the sheet of the first faces alone, without their changes."""
+        kept = {name: [torch.cat(values)[:count]] for name, values in self.values.items()}
+        return Measured(self.metrics, kept)
 
     def of(self, name: str) -> Tensor:
         """Returns the values of one metric, a number per face."""
