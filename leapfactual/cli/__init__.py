@@ -9,6 +9,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..errors import LeapError
+from .people import people
 from .shared import console
 from .stock import data, inspect
 from .studies import bench, demo, study
@@ -26,6 +27,7 @@ for command in (demo, fit, explain, evaluate, augment, inspect, bench):
     app.command()(command)
 app.add_typer(study, name="study")
 app.add_typer(data, name="data")
+app.add_typer(people, name="people")
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,396 @@
+"""People as the classifier: create a campaign, invite, serve, look, decide."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import InputError, MissingExtra
+from .shared import Device, Json, Quiet, Seed, check_device, console, plain, print_json, talk
+
+if TYPE_CHECKING:
+    from ..people.database import Database
+
+people = typer.Typer(
+    help="People as the classifier: campaigns in which volunteers answer and the leap goes on.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+NEEDED = ("starlette", "uvicorn", "sqlalchemy", "alembic", "jinja2")
+Place = Annotated[
+    str,
+    typer.Argument(help="The campaign: a SQLite file, or the URL of a PostgreSQL database."),
+]
+Elsewhere = Annotated[
+    Path | None,
+    typer.Option("--bundle", help="The bundle's folder, if it has moved.", file_okay=False),
+]
+Url = Annotated[
+    str, typer.Option("--url", help="Where people reach the page, for the links to send.")
+]
+Least = Annotated[int, typer.Option(help="How many people must have voted.", min=1)]
+Share = Annotated[float, typer.Option(help="Which share of them must agree.")]
+Most = Annotated[int, typer.Option(help="With how many votes to give up on consensus.", min=1)]
+Method = Annotated[str, typer.Option(help="majority, or dawid-skene.")]
+Posterior = Annotated[float, typer.Option(help="Which posterior Dawid–Skene must reach.")]
+LOCAL = "http://localhost:8000"
+
+
+def _require() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise MissingExtra(
+            f"campaigns need {', '.join(missing)}. Run `pip install 'leapfactual[people]'`."
+        )
+
+
+@contextmanager
+def _opened(place: str) -> "Iterator[Database]":
+    _require()
+    from ..people.database import Database
+
+    db = Database(place)
+    try:
+        yield db
+    finally:
+        db.close()
+
+
+def _tell(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@people.command()
+def create(
+    bundle: Annotated[Path, typer.Argument(help="The folder of the bundle.")],
+    images: Annotated[list[Path], typer.Argument(help="The pictures: a folder, a zip, or files.")],
+    question: Annotated[str, typer.Option(help="What people are asked.")],
+    out: Annotated[
+        str,
+        typer.Option("--out", help="A new SQLite file, or the URL of an empty PostgreSQL one."),
+    ] = "campaign.db",
+    target: Annotated[str | None, typer.Option(help="The class to reach, by its name.")] = None,
+    targets: Annotated[
+        Path | None,
+        typer.Option(help="A CSV file with the columns image and target.", dir_okay=False),
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(help="What the answers are called, with commas; the bundle's names."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="What the campaign is called.")] = "campaign",
+    plan: Annotated[
+        str | None, typer.Option(help="The plan, such as 'blend(15, 0.1)'; the bundle's.")
+    ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="step: one picture a round. batch: all up to the next change at once, to the "
+            "same result. bisect: a few of them, if the answer changes but once."
+        ),
+    ] = "batch",
+    ahead: Annotated[int, typer.Option(help="How many pictures a round has at most.")] = 32,
+    least: Least = 3,
+    share: Share = 2 / 3,
+    most: Most = 7,
+    method: Method = "majority",
+    posterior: Posterior = 0.95,
+    gold: Annotated[
+        Path | None,
+        typer.Option(help="Pictures with known answers, in folders called as the classes."),
+    ] = None,
+    gold_share: Annotated[
+        float, typer.Option(help="Which share of what a person sees is gold.")
+    ] = 0.1,
+    repeat_share: Annotated[
+        float, typer.Option(help="Which share a person has seen before.")
+    ] = 0.05,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Create a campaign. What it asks, and how, is frozen with it.
+
+    Example: leapfactual people create my-bundle photos/ --target cat --question 'What is this?'
+    """
+    _require()
+    from ..bundle import Bundle
+    from ..data.images import open_images
+    from ..explaining import listed_pairs, target_named
+    from ..people import campaigns
+    from ..people.rules import Rule
+
+    if (target is None) == (targets is None):
+        raise InputError(
+            "say what the pictures are to become: --target CLASS, or --targets FILE.csv."
+        )
+    with talk("opening", quiet=quiet or as_json) as say:
+        loaded = Bundle.load(bundle)
+        stretch = str(loaded.training.get("stretch", "none"))
+        shape = tuple(loaded.probes.shape[1:])
+        size = (shape[1], shape[2]) if len(shape) == 3 else None
+        source = images[0] if len(images) == 1 else images
+        found = open_images(source, size=size, channels=shape[0]).stretched(stretch)
+        known = None
+        if gold is not None:
+            known = open_images(gold, size=size, channels=shape[0]).stretched(stretch)
+        names = tuple(part.strip() for part in classes.split(",")) if classes else loaded.classes
+        if target is not None:
+            wanted = [target_named(target, names)] * len(found)
+        else:
+            assert targets is not None
+            pairs = listed_pairs(targets, found, names)
+            if sorted(row for row, _ in pairs) != list(range(len(found))):
+                raise InputError(f"{targets} must name a target for every picture, once.")
+            wanted = [goal for _, goal in sorted(pairs)]
+        chosen = campaigns.Plan(
+            question=question,
+            classes=names,
+            plan=plan,
+            mode=mode,
+            ahead=ahead,
+            rule=Rule(least, share, most, method, posterior),
+            gold_share=gold_share,
+            repeat_share=repeat_share,
+            seed=seed,
+            name=name,
+        )
+        say.progress(0.5, "writing")
+        token = campaigns.create(out, bundle, found, wanted, chosen, known)
+    if as_json:
+        print_json({"campaign": out, "runs": len(found), "owner": token})
+    else:
+        _tell(f"Made {out} with {len(found)} pictures. Invite people, then serve:\n")
+        _tell(f"  leapfactual people invite {out} Ada Ben Cleo")
+        _tell(f"  leapfactual people serve {out}\n")
+        _tell(f"Your own link, while it is served: {LOCAL}/owner/join/{token}")
+
+
+@people.command()
+def invite(
+    campaign: Place,
+    names: Annotated[list[str], typer.Argument(help="The people's names, or what you call them.")],
+    url: Url = LOCAL,
+    as_json: Json = False,
+) -> None:
+    """Invite people. Each gets a link, which is shown once and cannot be guessed.
+
+    Example: leapfactual people invite campaign.db Ada Ben Cleo --url https://vote.example.org
+    """
+    with _opened(campaign) as db:
+        from ..people.campaigns import invite as add
+
+        links = {name: f"{url.rstrip('/')}/join/{add(db, name)}" for name in names}
+    if as_json:
+        print_json(links)
+    else:
+        for name, link in links.items():
+            _tell(f"{plain(name)}: {link}")
+
+
+@people.command()
+def owner(campaign: Place, url: Url = LOCAL) -> None:
+    """Make a new link for yourself; the old one is no longer valid.
+
+    Example: leapfactual people owner campaign.db
+    """
+    with _opened(campaign) as db:
+        from ..people.campaigns import renew_owner
+
+        _tell(f"{url.rstrip('/')}/owner/join/{renew_owner(db)}")
+
+
+@people.command()
+def serve(
+    campaign: Place,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8000,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name that the page may be called by, such as vote.example.org."),
+    ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="The page is reached by https: say so in cookies.")
+    ] = False,
+    worker: Annotated[
+        bool, typer.Option("--worker/--no-worker", help="Do the jobs in this process, too.")
+    ] = True,
+    bundle: Elsewhere = None,
+    device: Device = "cpu",
+) -> None:
+    """Serve the page, and do the jobs. Stop it with Ctrl-C; nothing is lost.
+
+    Example: leapfactual people serve campaign.db
+
+    On a server: leapfactual people serve campaign.db --allow-host vote.example.org --secure
+    """
+    check_device(device)
+    with _opened(campaign) as db:
+        import uvicorn
+
+        from ..people.web.app import application
+        from ..people.work import Worker
+
+        made = Worker(db, bundle, device) if worker else None
+        app = application(
+            db,
+            hosts=allow_host or (),
+            secure=secure,
+            worker=None if made is None else lambda: made,
+        )
+        _tell(f"Serving {plain(campaign)} on http://{host}:{port}. Stop with Ctrl-C.")
+        uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False)
+
+
+@people.command()
+def work(campaign: Place, bundle: Elsewhere = None, device: Device = "cpu") -> None:
+    """Do the jobs alone, beside a page that is served with --no-worker.
+
+    Example: leapfactual people work campaign.db --device cuda
+    """
+    check_device(device)
+    with _opened(campaign) as db:
+        from ..people.work import Worker
+
+        made = Worker(db, bundle, device)
+        _tell("Doing jobs. Stop with Ctrl-C.")
+        try:
+            made.run(lambda: False)
+        except KeyboardInterrupt:
+            _tell("Stopped. What was begun is done again by whoever works next.")
+
+
+@people.command()
+def status(campaign: Place, as_json: Json = False) -> None:
+    """Show how a campaign stands.
+
+    Example: leapfactual people status campaign.db
+    """
+    with _opened(campaign) as db:
+        from ..people.campaigns import overview
+
+        seen = overview(db)
+    if as_json:
+        print_json(asdict(seen))
+        return
+    _tell(f"{plain(seen.name)}: {plain(seen.question)}{' (paused)' if seen.paused else ''}")
+    _tell("runs: " + ", ".join(f"{n} {what}" for what, n in sorted(seen.runs.items())))
+    _tell(f"votes: {seen.votes}, of which {seen.counted} count; agreement α = {seen.alpha:.2f}")
+    _tell(f"waiting: {seen.open} pictures, which need {seen.left} votes or more")
+    for p in seen.people:
+        right = "" if p["right"] is None else f", {p['right']:.0%} right on {p['gold']} gold"
+        _tell(f"  {plain(p['name'])}{' (voided)' if p['voided'] else ''}: {p['votes']}{right}")
+    for task, name in seen.stuck:
+        _tell(
+            f"no consensus on {plain(name)}: leapfactual people adjudicate CAMPAIGN {task} CLASS"
+        )
+
+
+@people.command()
+def results(
+    campaign: Place,
+    out: Annotated[Path, typer.Option("--out", help="The folder to write to.", file_okay=False)],
+    bundle: Elsewhere = None,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+) -> None:
+    """Write what came of the runs: a table, the pictures, and a page to look at.
+
+    Example: leapfactual people results campaign.db --out found
+    """
+    check_device(device)
+    with _opened(campaign) as db:
+        from ..people.results import write
+
+        count = write(db, out, bundle, device)
+    if not quiet:
+        _tell(f"Wrote results.csv, results.json and the page of {count} finished runs to {out}.")
+
+
+@people.command()
+def void(
+    campaign: Place,
+    name: Annotated[str, typer.Argument(help="The person's name.")],
+    rewind: Annotated[
+        bool,
+        typer.Option("--rewind", help="Take runs back to where they can be decided without."),
+    ] = False,
+) -> None:
+    """Take back an invitation. Runs that a person's votes counted in are marked, or rewound.
+
+    Example: leapfactual people void campaign.db Ben --rewind
+    """
+    with _opened(campaign) as db:
+        from ..people.campaigns import void as take_back
+
+        doubted = take_back(db, name, rewind=rewind)
+    done = "rewound where it mattered" if rewind else "marked as doubted"
+    _tell(f"{plain(name)} can no longer vote. {len(doubted)} runs were {done}.")
+
+
+@people.command()
+def adjudicate(
+    campaign: Place,
+    task: Annotated[int, typer.Argument(help="The picture's number, from `status`.")],
+    answer: Annotated[str, typer.Argument(help="The class, or 'not believable'.")],
+) -> None:
+    """Decide a picture that people do not agree on.
+
+    Example: leapfactual people adjudicate campaign.db 17 cat
+    """
+    with _opened(campaign) as db:
+        from ..explaining import target_named
+        from ..people import voting
+        from ..people.rules import IMPLAUSIBLE
+
+        with db.read() as c:
+            classes = voting.settings(c).classes
+        same = answer == "not believable"
+        outcome = IMPLAUSIBLE if same else target_named(answer, tuple(classes))
+        voting.adjudicate(db, task, outcome, time.time())
+    _tell("Decided.")
+
+
+@people.command()
+def pause(campaign: Place) -> None:
+    """Stop giving out pictures. Answers to those that were given out are still taken."""
+    with _opened(campaign) as db:
+        from ..people.campaigns import pause as stop
+
+        stop(db, True)
+
+
+@people.command()
+def resume(campaign: Place) -> None:
+    """Go on giving out pictures."""
+    with _opened(campaign) as db:
+        from ..people.campaigns import pause as stop
+
+        stop(db, False)
+
+
+@people.command()
+def rule(
+    campaign: Place,
+    least: Least = 3,
+    share: Share = 2 / 3,
+    most: Most = 7,
+    method: Method = "majority",
+    posterior: Posterior = 0.95,
+) -> None:
+    """Change when votes are a consensus, for what is not decided yet.
+
+    Example: leapfactual people rule campaign.db --least 5 --most 9
+    """
+    with _opened(campaign) as db:
+        from ..people.campaigns import change_rule
+        from ..people.rules import Rule
+
+        with db.write() as c:
+            change_rule(c, Rule(least, share, most, method, posterior), time.time())

@@ -1,0 +1,132 @@
+"""What a campaign found: a table, pictures, and a page to look at."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from ..explanation import Explanation
+from ..files import atomic
+from ..report import cards, write_page
+from . import tables as t
+from .campaigns import asset, called, journey
+from .database import Database
+from .segments import ahead
+from .voting import settings
+from .work import Worker, decoded
+
+COLUMNS = (
+    "picture",
+    "target",
+    "status",
+    "reason",
+    "source",
+    "label",
+    "leaps",
+    "questions",
+    "guessed",
+    "votes",
+    "doubted",
+)
+
+
+def rows(db: Database) -> Iterator[dict[str, Any]]:
+    """Goes through the runs of a campaign, with what came of each."""
+    with db.read() as c:
+        classes = settings(c).classes
+        numbers = list(c.execute(select(t.run.c.id).order_by(t.run.c.id)).scalars())
+    for number in numbers:
+        run = journey(db, number)
+        result = run["result"] or {}
+        votes = [v for s in run["segments"] for f in s["frames"] for v in f["votes"]]
+        yield {
+            "picture": run["name"],
+            "target": classes[run["target"]],
+            "status": run["status"],
+            "reason": run["reason"],
+            "source": called(run["answers"][0], classes) if run["answers"] else "",
+            "label": called(result["label"], classes) if result else "",
+            "leaps": result.get("leaps", ""),
+            "questions": len(run["answers"]),
+            "guessed": run["guessed"],
+            "votes": sum(v["counted"] for v in votes),
+            "doubted": run["doubted"],
+        }
+
+
+def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cpu") -> int:
+    """Writes results.csv, results.json, the pictures and a page; returns how many runs ended.
+
+    Arguments:
+        db: The database.
+        out: The folder to write to.
+        bundle: The bundle, if it is somewhere else than when the campaign was made.
+        device: Where to compute.
+    """
+    table = list(rows(db))
+    with atomic(out / "results.csv") as temporary, temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows({k: _safe(v) for k, v in row.items()} for row in table)
+    with atomic(out / "results.json") as temporary:
+        temporary.write_text(json.dumps(table, indent=1) + "\n")
+    found = list(explanations(db, bundle, device))
+    for name, e, pictures in found:
+        stem = Path(name).name.replace("/", "-")
+        for what, content in pictures.items():
+            with atomic(out / "pictures" / f"{stem}, {what}.png") as temporary:
+                temporary.write_bytes(content)
+        assert len(e) == 1
+    if found:
+        with db.read() as c:
+            campaign = settings(c)
+        names = [name for name, _, _ in found]
+        write_page(
+            out / "index.html",
+            cards(
+                Explanation.cat([e for _, e, _ in found]), names=names, classes=campaign.classes
+            ),
+            title=campaign.name,
+            about=f"{campaign.question} What people would have had to see for another answer. "
+            "The pictures are synthetic.",
+            classes=campaign.classes,
+        )
+    return len(found)
+
+
+def _safe(value: object) -> object:
+    """Keeps a spreadsheet from taking text for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value
+
+
+def explanations(
+    db: Database, bundle: Path | None = None, device: str = "cpu"
+) -> Iterator[tuple[str, Explanation, dict[str, bytes]]]:
+    """Walks every run that came to its end again, through the answers that people gave.
+
+    Gives the name of the picture, the explanation with its path, and the pictures as files.
+    """
+    worker = Worker(db, bundle, device)
+    worker.explainer.keep_path = True
+    with db.read() as c:
+        numbers = list(
+            c.execute(
+                select(t.run.c.id)
+                .where(t.run.c.status.in_(["reached", "exhausted"]))
+                .order_by(t.run.c.id)
+            ).scalars()
+        )
+    for number in numbers:
+        run = journey(db, number)
+        with db.read() as c:
+            before = asset(c, run["asset"])
+            after = asset(c, run["result"]["counterfactual"])
+        assert before is not None
+        assert after is not None
+        x = decoded(before[1]).to(device)
+        e = ahead(worker.explainer, x, run["target"], run["answers"], 1).explanation
+        assert e is not None
+        yield run["name"], e.to("cpu"), {"before": before[1], "after": after[1]}

@@ -1,0 +1,1 @@
+"""The page that people vote on, and the owner's overview. Works without JavaScript."""

@@ -1,0 +1,444 @@
+"""The routes. Pages are forms; a vote is a POST that is answered with where to go on.
+
+===============================  ==========================================================
+``/join/TOKEN``, ``/join``       the invitation, and taking it up
+``/task``, ``/image/KEY``        what to look at, and the picture
+``/vote``                        the answer
+``/owner/join/TOKEN``            the owner's link, and ``/owner`` what it leads to
+``/owner/run/RUN``               the way of a run, with its votes
+``/owner/adjudicate`` …          what the owner decides
+===============================  ==========================================================
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from sqlalchemy import func, select
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from ...errors import InputError
+from .. import campaigns, voting
+from .. import tables as t
+from ..database import Database, Unavailable
+from ..rules import IMPLAUSIBLE, UNSURE
+from ..work import Worker
+from .guard import Guard, Pace
+
+HERE = Path(__file__).parent
+VOTER, OWNER = "leapfactual", "leapfactual_owner"
+KEPT = 90 * 24 * 3600
+WAIT = 20
+
+pages = Environment(
+    loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined
+)
+
+
+class Site:
+    """Is what the routes have in common.
+
+    Arguments:
+        db: The database.
+        secure: Whether cookies are for https alone.
+        pace: How fast one person may go.
+    """
+
+    def __init__(self, db: Database, secure: bool = False, pace: Pace | None = None) -> None:
+        self.db, self.secure, self.pace = db, secure, pace or Pace()
+        with db.read() as c:
+            self.campaign = voting.settings(c)
+        self.classes: list[str] = list(self.campaign.classes)
+        self.keys = keys(self.classes)
+
+    def page(self, name: str, status: int = 200, **content: object) -> HTMLResponse:
+        """Renders a page."""
+        html = pages.get_template(name).render(
+            campaign=self.campaign.name,
+            question=self.campaign.question,
+            classes=self.classes,
+            keys=self.keys,
+            called=lambda answer: campaigns.called(answer, self.classes),
+            unsure=UNSURE,
+            implausible=IMPLAUSIBLE,
+            **content,
+        )
+        return HTMLResponse(html, status)
+
+    def say(self, status: int, heading: str, text: str, again: str = "") -> HTMLResponse:
+        """Renders a page with a message."""
+        return self.page("message.html", status, heading=heading, text=text, again=again)
+
+    async def voter(self, request: Request) -> int:
+        """Returns who sends a request, or refuses."""
+        token = request.cookies.get(VOTER, "")
+        person = await run_in_threadpool(self._person, token) if token else None
+        if person is None:
+            raise HTTPException(401, "Open the link of your invitation first.")
+        if not self.pace.allows(person):
+            raise HTTPException(429, "That was too fast. Wait a moment, then go on.")
+        return person
+
+    def _person(self, token: str) -> int | None:
+        with self.db.read() as c:
+            return campaigns.person(c, token)
+
+    async def owner(self, request: Request) -> None:
+        """Refuses whoever is not the owner."""
+        token = request.cookies.get(OWNER, "")
+        if not token or not await run_in_threadpool(self._owns, token):
+            raise HTTPException(
+                401, "Open the owner's link first; `leapfactual people owner` makes one."
+            )
+
+    def _owns(self, token: str) -> bool:
+        with self.db.read() as c:
+            return campaigns.owns(c, token)
+
+
+def keys(classes: Sequence[str]) -> list[str]:
+    """Returns the key for each class: its name, where all have one letter, or 1 to 9.
+
+    Example:
+        >>> keys(["cat", "dog"])
+        ['1', '2']
+    """
+    names = [name.lower() for name in classes]
+    if all(len(name) == 1 and name not in "ux" for name in names) and len(set(names)) == len(
+        names
+    ):
+        return names
+    return [str(k) if k <= 9 else "" for k in range(1, len(names) + 1)]
+
+
+def site(request: Request) -> Site:
+    """Returns what the routes have in common."""
+    found: Site = request.app.state.site
+    return found
+
+
+async def fields(request: Request, *names: str) -> list[str]:
+    """Returns the fields of a form, each of which must be there once."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "A form is expected.")
+    try:
+        text = (await request.body()).decode("ascii")
+        found = parse_qs(text, keep_blank_values=True, strict_parsing=True, max_num_fields=10)
+    except ValueError as error:
+        raise HTTPException(400, "This form cannot be read.") from error
+    if sorted(found) != sorted(names) or any(len(value) != 1 for value in found.values()):
+        raise HTTPException(400, f"This form must have the fields {', '.join(names)}.")
+    return [found[name][0] for name in names]
+
+
+def whole(text: str) -> int:
+    """Returns a number that a client sent, if it can be one of ours."""
+    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 9:
+        raise HTTPException(400, "A number is expected.")
+    return int(text)
+
+
+def _go(place: str) -> RedirectResponse:
+    return RedirectResponse(place, 303)
+
+
+# -- those who vote --
+
+
+async def home(request: Request) -> Response:
+    """Says where one is."""
+    if request.cookies.get(VOTER):
+        return _go("/task")
+    return site(request).say(
+        200, "Welcome", "To take part, open the link of your invitation in this browser."
+    )
+
+
+async def invitation(request: Request) -> Response:
+    """Shows an invitation; nothing happens before it is taken up."""
+    token, here = request.path_params["token"], site(request)
+    if await run_in_threadpool(here._person, token) is None:
+        raise HTTPException(404, "This invitation is not valid. Ask for another.")
+    return here.page("join.html", token=token, place="/join")
+
+
+async def join(request: Request) -> Response:
+    """Takes up an invitation."""
+    (token,) = await fields(request, "token")
+    here = site(request)
+    if await run_in_threadpool(here._person, token) is None:
+        raise HTTPException(404, "This invitation is not valid. Ask for another.")
+    return _with_cookie(_go("/task"), VOTER, token, here.secure)
+
+
+def _with_cookie(response: Response, name: str, token: str, secure: bool) -> Response:
+    response.set_cookie(name, token, max_age=KEPT, httponly=True, samesite="strict", secure=secure)
+    return response
+
+
+async def task(request: Request) -> Response:
+    """Gives the person something to look at."""
+    here = site(request)
+    person = await here.voter(request)
+    offer = await run_in_threadpool(voting.take, here.db, person, time.time())
+    given = await run_in_threadpool(_given, here.db, person)
+    late = request.query_params.get("late") == "1"
+    if offer is None:
+        response = here.page("waiting.html", given=given, late=late)
+        response.headers["refresh"] = str(WAIT)
+        return response
+    return here.page("task.html", offer=offer, given=given, late=late)
+
+
+def _given(db: Database, person: int) -> int:
+    with db.read() as c:
+        count: int = c.execute(
+            select(func.count()).select_from(t.vote).where(t.vote.c.annotator_id == person)
+        ).scalar_one()
+        return count
+
+
+async def image(request: Request) -> Response:
+    """Shows a picture to whom it was given."""
+    here = site(request)
+    person = await here.voter(request)
+    found = await run_in_threadpool(_lent, here.db, request.path_params["key"], person)
+    if found is None:
+        raise HTTPException(404, "There is no such picture.")
+    return _picture(found)
+
+
+def _lent(db: Database, key: str, person: int) -> tuple[str, bytes] | None:
+    with db.read() as c:
+        row = c.execute(
+            select(t.task.c.asset)
+            .join(t.lease, t.lease.c.task_id == t.task.c.id)
+            .where(t.lease.c.key == key, t.lease.c.annotator_id == person)
+        ).one_or_none()
+        return None if row is None else campaigns.asset(c, row.asset)
+
+
+def _picture(found: tuple[str, bytes]) -> Response:
+    return Response(
+        found[1], media_type=found[0], headers={"cache-control": "private, max-age=3600"}
+    )
+
+
+async def vote(request: Request) -> Response:
+    """Takes an answer; when this is answered with a redirection, it is on disk."""
+    here = site(request)
+    person = await here.voter(request)
+    key, answer = await fields(request, "key", "answer")
+    receipt = await run_in_threadpool(
+        voting.vote, here.db, person, key, whole(answer), time.time()
+    )
+    return _go("/task" if receipt.counted else "/task?late=1")
+
+
+# -- the owner --
+
+
+async def owner_link(request: Request) -> Response:
+    """Shows the owner's link; nothing happens before it is taken up."""
+    token, here = request.path_params["token"], site(request)
+    if not await run_in_threadpool(here._owns, token):
+        raise HTTPException(404, "This is not the owner's link.")
+    return here.page("join.html", token=token, place="/owner/join")
+
+
+async def owner_join(request: Request) -> Response:
+    """Takes up the owner's link."""
+    (token,) = await fields(request, "token")
+    here = site(request)
+    if not await run_in_threadpool(here._owns, token):
+        raise HTTPException(404, "This is not the owner's link.")
+    return _with_cookie(_go("/owner"), OWNER, token, here.secure)
+
+
+async def owner(request: Request) -> Response:
+    """Shows how the campaign stands."""
+    here = site(request)
+    await here.owner(request)
+    seen = await run_in_threadpool(campaigns.overview, here.db)
+    runs = await run_in_threadpool(_runs, here.db)
+    return here.page("owner.html", seen=seen, runs=runs)
+
+
+def _runs(db: Database) -> list[Any]:
+    with db.read() as c:
+        return list(c.execute(select(t.run).order_by(t.run.c.id)).all())
+
+
+async def owner_run(request: Request) -> Response:
+    """Shows the way of a run."""
+    here = site(request)
+    await here.owner(request)
+    number = whole(request.path_params["run"])
+    journey = await run_in_threadpool(campaigns.journey, here.db, number)
+    return here.page("run.html", run=journey)
+
+
+async def owner_image(request: Request) -> Response:
+    """Shows any picture of the campaign."""
+    here = site(request)
+    await here.owner(request)
+    digest = request.path_params["digest"]
+
+    def find() -> tuple[str, bytes] | None:
+        with here.db.read() as c:
+            return campaigns.asset(c, digest)
+
+    found = await run_in_threadpool(find)
+    if found is None or not found[0].startswith("image/"):
+        raise HTTPException(404, "There is no such picture.")
+    return _picture(found)
+
+
+async def owner_picture(request: Request) -> Response:
+    """Shows the picture of a task."""
+    here = site(request)
+    await here.owner(request)
+    number = whole(request.path_params["task"])
+
+    def find() -> tuple[str, bytes] | None:
+        with here.db.read() as c:
+            row = c.execute(select(t.task.c.asset).where(t.task.c.id == number)).one_or_none()
+            return None if row is None else campaigns.asset(c, row.asset)
+
+    found = await run_in_threadpool(find)
+    if found is None:
+        raise HTTPException(404, "There is no such picture.")
+    return _picture(found)
+
+
+async def adjudicate(request: Request) -> Response:
+    """Decides a picture that people do not agree on."""
+    here = site(request)
+    await here.owner(request)
+    number, outcome = await fields(request, "task", "answer")
+    await run_in_threadpool(voting.adjudicate, here.db, whole(number), whole(outcome), time.time())
+    return _go("/owner")
+
+
+async def pause(request: Request) -> Response:
+    """Stops giving out tasks, or goes on."""
+    here = site(request)
+    await here.owner(request)
+    (paused,) = await fields(request, "paused")
+    await run_in_threadpool(campaigns.pause, here.db, paused == "1")
+    return _go("/owner")
+
+
+# -- what goes wrong --
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = site(request).say(error.status_code, "Sorry", str(error.detail))
+    if error.status_code == 429:
+        response.headers["retry-after"] = "5"
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _conflict(request: Request, error: Exception) -> Response:
+    return site(request).say(409, "Already stored", str(error), again="/task")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return site(request).say(403, "Sorry", str(error), again="/task")
+
+
+async def _wrong(request: Request, error: Exception) -> Response:
+    return site(request).say(422, "Sorry", str(error), again="/task")
+
+
+async def _unavailable(request: Request, error: Exception) -> Response:
+    text = "Your answer was not stored. Send it again in a moment."
+    response = site(request).say(503, "Not just now", text)
+    response.headers["retry-after"] = "5"
+    return response
+
+
+async def alive(request: Request) -> Response:
+    """Says that the server is there."""
+    return PlainTextResponse("ok\n")
+
+
+def application(
+    db: Database,
+    *,
+    hosts: Iterable[str] = (),
+    secure: bool = False,
+    pace: Pace | None = None,
+    worker: Callable[[], Worker] | None = None,
+) -> Starlette:
+    """Returns the application.
+
+    Arguments:
+        db: The database.
+        hosts: The names that it may be called by, besides those of this computer.
+        secure: Whether cookies are for https alone.
+        pace: How fast one person may go.
+        worker: Makes what does the jobs, in a thread of this process; none where a worker runs
+            elsewhere.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        stop = threading.Event()
+        thread = None
+        if worker is not None:
+            thread = threading.Thread(target=lambda: worker().run(stop.is_set), daemon=True)
+            thread.start()
+        yield
+        stop.set()
+        if thread is not None:
+            await asyncio.to_thread(thread.join, 10)
+
+    routes = [
+        Route("/", home),
+        Route("/alive", alive),
+        Route("/join/{token}", invitation),
+        Route("/join", join, methods=["POST"]),
+        Route("/task", task),
+        Route("/image/{key}", image),
+        Route("/vote", vote, methods=["POST"]),
+        Route("/owner", owner),
+        Route("/owner/join/{token}", owner_link),
+        Route("/owner/join", owner_join, methods=["POST"]),
+        Route("/owner/run/{run}", owner_run),
+        Route("/owner/image/{digest}", owner_image),
+        Route("/owner/picture/{task}", owner_picture),
+        Route("/owner/adjudicate", adjudicate, methods=["POST"]),
+        Route("/owner/pause", pause, methods=["POST"]),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, hosts=tuple(hosts))],
+        exception_handlers={
+            HTTPException: _http,
+            voting.Conflict: _conflict,
+            voting.Refused: _refused,
+            InputError: _wrong,
+            Unavailable: _unavailable,
+        },
+        lifespan=lifespan,
+    )
+    app.state.site = Site(db, secure, pace)
+    return app

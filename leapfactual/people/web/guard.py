@@ -1,0 +1,153 @@
+"""What every request must pass, before anything is done for it.
+
+A campaign often runs on somebody's own computer, where any web page that a browser has open could
+reach it. So the ``Host`` must be one that is allowed (a name that an attacker made to point here
+is not), and whatever changes something must come from a page of ours, by its ``Origin``. Bodies
+are cut off while they stream in. No answer can be framed, sniffed or run a stranger's script.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+MOST_BYTES = 16_384
+SAFE = ("GET", "HEAD")
+HEADERS = {
+    "content-security-policy": "default-src 'none'; img-src 'self'; style-src 'self'; "
+    "script-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class Guard:
+    """Lets through what may pass.
+
+    Arguments:
+        app: The application.
+        hosts: The names that it may be called by, besides those of this computer.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
+        self.app, self.hosts = app, {*LOCAL, *(host.lower() for host in hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles a request."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope["method"], headers)
+        if refusal is not None:
+            await PlainTextResponse(refusal[1], refusal[0])(scope, receive, _dressed(send))
+            return
+        await self._within(scope, receive, _dressed(send))
+
+    def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
+        """Returns why a request is refused, if it is."""
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or _name(hosts[0]) not in self.hosts:
+            return 400, (
+                "This server is not called by that name. Start it with --allow-host NAME to let "
+                "it be.\n"
+            )
+        if method in SAFE:
+            return None
+        origins = headers.getlist("origin")
+        if len(origins) != 1 or not _same(origins[0], hosts[0]):
+            return 403, "This must come from a page of this server itself.\n"
+        length = headers.get("content-length")
+        if length is not None and (not length.isdecimal() or int(length) > MOST_BYTES):
+            return 413, f"At most {MOST_BYTES} bytes are taken.\n"
+        return None
+
+    async def _within(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, and cuts off a body that is too long."""
+        taken, begun = 0, False
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > MOST_BYTES:
+                raise TooLong
+            return message
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, counted, watched)
+        except TooLong:
+            if not begun:
+                text = f"At most {MOST_BYTES} bytes are taken.\n"
+                await PlainTextResponse(text, 413)(scope, receive, send)
+
+
+class TooLong(Exception):
+    """A body went on for too long."""
+
+
+def _name(host: str) -> str:
+    """Returns a host without its port."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
+
+
+def _same(origin: str, host: str) -> bool:
+    """Tells whether a page came from where the request goes."""
+    parts = urlsplit(origin)
+    return parts.scheme in ("http", "https") and parts.netloc.lower() == host.strip().lower()
+
+
+def _dressed(send: Send) -> Callable[[Message], Awaitable[None]]:
+    """Adds to every answer what keeps it from being misused."""
+
+    async def dressed(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers.setdefault("cache-control", "no-store")
+        await send(message)
+
+    return dressed
+
+
+class Pace:
+    """Keeps one person from taking all the time: so many at once, then so many a second.
+
+    Arguments:
+        burst: How many at once.
+        rate: How many a second.
+        clock: Says what time it is.
+    """
+
+    def __init__(
+        self, burst: int = 60, rate: float = 3.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.burst, self.rate, self.clock = burst, rate, clock
+        self.state: dict[int, tuple[float, float]] = {}
+
+    def allows(self, person: int) -> bool:
+        """Tells whether a person may go on now, and counts it."""
+        now = self.clock()
+        left, then = self.state.get(person, (float(self.burst), now))
+        left = min(float(self.burst), left + (now - then) * self.rate)
+        self.state[person] = (left - 1 if left >= 1 else left, now)
+        return left >= 1

@@ -1,0 +1,65 @@
+from importlib.resources import as_file, files
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from leapfactual.data.images import open_images
+from leapfactual.people import campaigns
+from leapfactual.people.database import Database
+from leapfactual.people.rules import Rule
+from leapfactual.people.work import seen
+from leapfactual.report.cards import picture
+from leapfactual.studies.morpho_mnist.shipping import load
+
+QUICK = "blend(6, 0.3), inject(2, 0.1, 0.25)"
+
+
+@pytest.fixture(scope="session")
+def shipped():
+    with as_file(files("leapfactual") / "shipped" / "bundle") as folder:
+        yield SimpleNamespace(**vars(load()), folder=folder)
+
+
+@pytest.fixture(scope="session")
+def folder(shipped, tmp_path_factory):
+    """Holds six digits as pictures."""
+    place = tmp_path_factory.mktemp("digits")
+    for k in range(6):
+        picture(shipped.digits.images[3 * k]).save(place / f"digit-{k}.png")
+    return place
+
+
+@pytest.fixture(scope="session")
+def network(shipped):
+    """Says what the shipped classifier says of what people see, without how sure it is."""
+
+    @torch.no_grad()
+    def ask(x):
+        return torch.eye(10)[shipped.classifier(seen(x)).argmax(1)]
+
+    return ask
+
+
+@pytest.fixture
+def campaign(shipped, folder, tmp_path):
+    """Makes campaigns."""
+    made = []
+
+    def make(place=None, *, target=3, gold=None, images=None, **options):
+        options = {"question": "Which digit is this?", "plan": QUICK} | options
+        options.setdefault("rule", Rule(least=1, most=3))
+        opened = open_images(images or folder)
+        place = place or tmp_path / f"campaign-{len(made)}.db"
+        known = None if gold is None else open_images(gold)
+        chosen = campaigns.Plan(**options)
+        token = campaigns.create(
+            place, shipped.folder, opened, [target] * len(opened), chosen, known
+        )
+        db = Database(place)
+        made.append(db)
+        return SimpleNamespace(db=db, token=token, images=opened)
+
+    yield make
+    for db in made:
+        db.close()
