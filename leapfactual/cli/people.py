@@ -358,6 +358,28 @@ def adjudicate(
 
 
 @people.command()
+def verify(campaign: Place, bundle: Elsewhere = None, quiet: Quiet = False) -> None:
+    """Play the event log again, and compare: does it lead to what is there?
+
+    Example: leapfactual people verify campaign.db
+    """
+    with _opened(campaign) as db:
+        from ..people.replay import replay
+
+        with talk("playing it again", quiet=quiet) as say:
+            found = replay(db, bundle, lambda share: say.progress(share, "playing it again"))
+    for difference in found.differences:
+        _tell(difference)
+    if found.differences:
+        raise InputError(
+            f"{len(found.differences)} things came out otherwise: somebody has changed this "
+            "database, or the bundle is computed otherwise here."
+        )
+    if not quiet:
+        _tell(f"All as it was: {found.events} events, {found.votes} votes.")
+
+
+@people.command()
 def pause(campaign: Place) -> None:
     """Stop giving out pictures. Answers to those that were given out are still taken."""
     with _opened(campaign) as db:

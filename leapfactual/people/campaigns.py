@@ -291,15 +291,16 @@ def void(db: Database, name: str, *, rewind: bool = False) -> list[str]:
         if row.voided is None:
             c.execute(update(t.annotator).where(t.annotator.c.id == row.id).values(voided=now))
             note(c, now, "voided", annotator=row.id)
-        _doubt(c, row.id)
+        doubt(c, row.id)
         doubted = c.execute(select(t.run).where(t.run.c.doubted).order_by(t.run.c.id)).all()
         if rewind:
+            note(c, now, "rewind")
             for run in doubted:
-                _rewind(c, run.id, now)
+                rewound(c, run.id, now)
         return [run.name for run in doubted]
 
 
-def _doubt(c: Connection, annotator: int) -> None:
+def doubt(c: Connection, annotator: int) -> None:
     """Marks the runs with a consensus to which a person's vote has counted."""
     counted = (
         select(t.segment.c.run_id)
@@ -319,7 +320,7 @@ def _doubt(c: Connection, annotator: int) -> None:
     c.execute(update(t.run).where(t.run.c.id.in_(counted)).values(doubted=True))
 
 
-def _rewind(c: Connection, run: int, now: float) -> None:
+def rewound(c: Connection, run: int, now: float) -> None:
     """Goes back to the first segment in which something is not decided as it was."""
     c.execute(update(t.run).where(t.run.c.id == run).values(doubted=False))
     for segment in segments(c, run):

@@ -289,22 +289,35 @@ def vote(db: Database, annotator: int, key: str, answer: int, now: float) -> Rec
         if not 0 <= answer < classes and answer not in (UNSURE, IMPLAUSIBLE):
             raise InputError(f"an answer is one of 0 to {classes - 1}, -1 or -2, got {answer}.")
         row = c.execute(select(t.task).where(t.task.c.id == lease.task_id)).one()
-        counted = row.state == t.OPEN
-        c.execute(
-            insert(t.vote).values(
-                task_id=row.id,
-                annotator_id=annotator,
-                answer=answer,
-                key=key,
-                counted=counted,
-                created=now,
-                seconds=max(0.0, now - lease.taken),
-            )
+        return cast(c, row, annotator, answer, key, now, max(0.0, now - lease.taken))
+
+
+def cast(
+    c: Connection,
+    task: t.Record,
+    annotator: int,
+    answer: int,
+    key: str,
+    now: float,
+    seconds: float,
+) -> Receipt:
+    """Writes a vote on a task, and does what follows from it."""
+    counted = task.state == t.OPEN
+    c.execute(
+        insert(t.vote).values(
+            task_id=task.id,
+            annotator_id=annotator,
+            answer=answer,
+            key=key,
+            counted=counted,
+            created=now,
+            seconds=seconds,
         )
-        note(c, now, "voted", task=row.id, annotator=annotator, answer=answer, counted=counted)
-        if counted and row.kind == t.FRAME:
-            settle(c, row, now)
-        return Receipt(counted)
+    )
+    note(c, now, "voted", task=task.id, annotator=annotator, answer=answer, counted=counted)
+    if counted and task.kind == t.FRAME:
+        settle(c, task, now)
+    return Receipt(counted)
 
 
 def ballots(c: Connection, task: int) -> Sequence[t.Record]:

@@ -28,7 +28,7 @@ from ..manifest import MANIFEST, sha256
 from ..pictures import as_images
 from ..report.cards import picture
 from . import tables as t
-from .database import Database
+from .database import Database, Unavailable
 from .segments import STEP, Ahead, ahead
 from .voting import (
     ASKING,
@@ -137,9 +137,13 @@ class Worker:
         return True
 
     def run(self, stop: Callable[[], bool], pause: float = 0.2) -> None:
-        """Does jobs until it is told to stop."""
+        """Does jobs until it is told to stop; a database that fails is waited for."""
         while not stop():
-            if not self.once():
+            try:
+                busy = self.once()
+            except Unavailable:
+                busy = False
+            if not busy:
                 time.sleep(pause)
 
     def claim(self, now: float) -> Job | None:
@@ -229,7 +233,7 @@ class Worker:
         return True
 
     def _end(self, c: Connection, job: Job, e: Explanation, now: float) -> None:
-        latents = {"z": e.z.cpu(), "z_counterfactual": e.z_counterfactual.cpu()}
+        latents = {"z": e.z.cpu(), "z_counterfactual": e.z_counterfactual.cpu().clone()}
         result = {
             "counterfactual": store(c, encoded(e.counterfactual[0].cpu())),
             "reconstruction": store(c, encoded(e.reconstruction[0].cpu())),

@@ -1,3 +1,4 @@
+import tempfile
 from importlib.resources import as_file, files
 from types import SimpleNamespace
 
@@ -11,6 +12,8 @@ from leapfactual.people.rules import Rule
 from leapfactual.people.work import seen
 from leapfactual.report.cards import picture
 from leapfactual.studies.morpho_mnist.shipping import load
+
+from . import postgres
 
 QUICK = "blend(6, 0.3), inject(2, 0.1, 0.25)"
 
@@ -63,3 +66,23 @@ def campaign(shipped, folder, tmp_path):
     yield make
     for db in made:
         db.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """Makes databases of PostgreSQL."""
+    if postgres.programs() is None:
+        pytest.skip(postgres.MISSING)
+    with (
+        tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as folder,
+        postgres.server(folder) as make,
+    ):
+        yield make
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request, tmp_path):
+    """Is where a campaign is kept."""
+    if request.param == "sqlite":
+        return tmp_path / "campaign.db"
+    return request.getfixturevalue("postgres_server")()

@@ -25,9 +25,9 @@ def found(db):
 
 @pytest.mark.parametrize("mode", ["step", "batch"])
 def test_voters_who_agree_with_a_network_give_its_counterfactuals(
-    campaign, shipped, network, mode
+    campaign, shipped, network, mode, place
 ):
-    made = campaign(mode=mode)
+    made = campaign(place, mode=mode)
     play(made.db, dict.fromkeys(invited(made.db, 1), labels(network)))
     rows, ends = found(made.db)
     explainer = explainer_of(shipped.bundle, "blend(6, 0.3), inject(2, 0.1, 0.25)")
