@@ -42,7 +42,8 @@ Posterior = Annotated[float, typer.Option(help="Which posterior Dawid–Skene mu
 LOCAL = "http://localhost:8000"
 
 
-def _require() -> None:
+def require() -> None:
+    """Says which packages are missing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise MissingExtra(
@@ -52,7 +53,7 @@ def _require() -> None:
 
 @contextmanager
 def _opened(place: str) -> "Iterator[Database]":
-    _require()
+    require()
     from ..people.database import Database
 
     db = Database(place)
@@ -111,6 +112,9 @@ def create(
     repeat_share: Annotated[
         float, typer.Option(help="Which share a person has seen before.")
     ] = 0.05,
+    lease: Annotated[
+        float, typer.Option(help="How many minutes a person has for a picture.")
+    ] = 10.0,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -119,7 +123,7 @@ def create(
 
     Example: leapfactual people create my-bundle photos/ --target cat --question 'What is this?'
     """
-    _require()
+    require()
     from ..bundle import Bundle
     from ..data.images import open_images
     from ..explaining import listed_pairs, target_named
@@ -158,6 +162,7 @@ def create(
             rule=Rule(least, share, most, method, posterior),
             gold_share=gold_share,
             repeat_share=repeat_share,
+            lease=60 * lease,
             seed=seed,
             name=name,
         )

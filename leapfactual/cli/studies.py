@@ -375,6 +375,41 @@ def study_galaxies(
     )
 
 
+@study.command("people")
+def study_people(
+    out: Out = Path("runs/people"),
+    people: Annotated[int, typer.Option(help="How many people vote.", min=5)] = 200,
+    pictures: Annotated[
+        int, typer.Option(help="How many digits to explain.", min=1, max=100)
+    ] = 50,
+    pause: Annotated[
+        float, typer.Option(help="How many seconds a person takes for a picture.", min=0.01)
+    ] = 0.4,
+    runs: Annotated[int, typer.Option(help="How often, with other people.", min=1)] = 1,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """A simulated crowd explains digits through the page of a campaign, for real over HTTP.
+
+    Compares the modes and the rules of consensus, with few and with many who answer at random.
+
+    Example: leapfactual study people --people 200 --pictures 50
+    """
+    from ..studies import people as study
+    from .people import require
+
+    require()
+    settings = study.Settings(people=people, pictures=pictures, pause=pause, runs=runs, seed=seed)
+    command = (
+        f"leapfactual study people --people {people} --pictures {pictures} --pause {pause:g} "
+        f"--runs {runs} --seed {seed}"
+    )
+    with talk("loading", quiet=quiet or as_json) as say:
+        rows = study.run(out, settings, command=command, progress=say.progress)
+    show_rows("People", rows, as_json=as_json, quiet=quiet)
+
+
 @study.command("faces")
 def study_faces(
     out: Out = Path("runs/faces"),

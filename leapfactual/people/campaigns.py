@@ -60,6 +60,7 @@ class Plan:
         rule: When votes are a consensus.
         gold_share: Which share of what a person sees has a known answer.
         repeat_share: Which share a person has seen before.
+        lease: How many seconds a person has for a picture, before it is given to another.
         seed: The seed of who sees what.
         name: What the campaign is called.
     """
@@ -72,6 +73,7 @@ class Plan:
     rule: Rule = Rule()  # noqa: RUF009 - frozen
     gold_share: float = 0.1
     repeat_share: float = 0.05
+    lease: float = 600.0
     seed: int = 0
     name: str = "campaign"
 
@@ -86,6 +88,8 @@ class Plan:
             raise InputError(f"`mode` must be one of {list(MODES)}, got {self.mode!r}.")
         if self.ahead < 1:
             raise InputError(f"`ahead` must be at least 1, got {self.ahead}.")
+        if self.lease <= 0:
+            raise InputError(f"`lease` must be a number of seconds, got {self.lease}.")
         shares = self.gold_share, self.repeat_share
         if min(shares) < 0 or sum(shares) > 0.5:
             raise InputError(
@@ -150,6 +154,7 @@ def create(
                     ahead=chosen.ahead,
                     gold_share=chosen.gold_share if known else 0.0,
                     repeat_share=chosen.repeat_share,
+                    lease=chosen.lease,
                     seed=chosen.seed,
                     paused=False,
                     owner_sha256=hashed(token),

@@ -32,7 +32,7 @@ UNSURE, IMPLAUSIBLE, NO_CONSENSUS = -1, -2, -3
 MAJORITY, DAWID_SKENE = "majority", "dawid-skene"
 METHODS = (MAJORITY, DAWID_SKENE)
 PATIENCE = 1e-9
-HONEST, STRANGE = 2.0, 0.5
+HONEST, STRANGE, STRENGTH = 2.0, 1.0, 4.0
 
 Floats = NDArray[np.float64]
 
@@ -125,20 +125,23 @@ def _column(answer: int, classes: int) -> int:
 def confusion(seen: Mapping[tuple[int, int], float], classes: int) -> Floats:
     """Returns how a person answers, ``(K + 1, K + 2)``: a row for every truth.
 
+    People see few pictures of each class. So how often a person is right at all comes first, with
+    two of three for somebody who was never seen; what is seen of a class counts on top of that.
+
     Arguments:
         seen: How often the person gave an answer to a truth, ``{(truth, answer): count}``.
         classes: The number of classes K.
 
-    Who was never seen counts as somewhat honest.
-
     Example:
         >>> confusion({}, 2).round(2)
-        array([[0.57, 0.14, 0.14, 0.14],
-               [0.14, 0.57, 0.14, 0.14],
-               [0.14, 0.14, 0.57, 0.14]])
+        array([[0.67, 0.11, 0.11, 0.11],
+               [0.11, 0.67, 0.11, 0.11],
+               [0.11, 0.11, 0.67, 0.11]])
     """
-    counts = np.full((classes + 1, classes + 2), STRANGE)
-    counts[np.arange(classes + 1), np.arange(classes + 1)] += HONEST - STRANGE
+    right = sum(count for (truth, answer), count in seen.items() if truth == answer)
+    share = (right + HONEST) / (sum(seen.values()) + HONEST + STRANGE)
+    counts = np.full((classes + 1, classes + 2), STRENGTH * (1 - share) / (classes + 1))
+    counts[np.arange(classes + 1), np.arange(classes + 1)] = STRENGTH * share
     for (truth, answer), count in seen.items():
         counts[_column(truth, classes), _column(answer, classes)] += count
     found: Floats = counts / counts.sum(1, keepdims=True)

@@ -60,6 +60,7 @@ campaign = Table(
     Column("ahead", Integer, nullable=False),
     Column("gold_share", Double, nullable=False),
     Column("repeat_share", Double, nullable=False),
+    Column("lease", Double, nullable=False),
     Column("seed", Integer, nullable=False),
     Column("paused", Boolean, nullable=False),
     Column("owner_sha256", String(64), nullable=False),

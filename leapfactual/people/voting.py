@@ -29,7 +29,6 @@ from .rules import (
 from .segments import Heard, heard
 
 WITHDRAWN = -4
-LEASE = 600.0
 SHUFFLE = 1_000_003
 APART = 5
 
@@ -102,11 +101,11 @@ def take(db: Database, annotator: int, now: float) -> Offer | None:
         campaign = settings(c)
         if campaign.paused:
             return None
-        held = _held(c, annotator, now)
+        held = _held(c, annotator, now, campaign.lease)
         if held is not None:
             return held
         chosen = _choose(c, campaign, annotator, now)
-        return None if chosen is None else _lend(c, chosen, annotator, now)
+        return None if chosen is None else _lend(c, chosen, annotator, now, campaign.lease)
 
 
 def _admit(c: Connection, annotator: int) -> None:
@@ -119,7 +118,7 @@ def _voted(annotator: int) -> t.Record:
     return exists().where(t.vote.c.task_id == t.task.c.id, t.vote.c.annotator_id == annotator)
 
 
-def _held(c: Connection, annotator: int, now: float) -> Offer | None:
+def _held(c: Connection, annotator: int, now: float, lease: float) -> Offer | None:
     """Returns what a person has on lease and has not voted on."""
     row = c.execute(
         select(t.lease.c.id, t.lease.c.key, t.task.c.asset)
@@ -135,7 +134,7 @@ def _held(c: Connection, annotator: int, now: float) -> Offer | None:
     ).one_or_none()
     if row is None:
         return None
-    c.execute(update(t.lease).where(t.lease.c.id == row.id).values(expires=now + LEASE))
+    c.execute(update(t.lease).where(t.lease.c.id == row.id).values(expires=now + lease))
     return Offer(row.key, row.asset)
 
 
@@ -240,19 +239,19 @@ def _repeat(c: Connection, annotator: int) -> t.Record:
     return None
 
 
-def _lend(c: Connection, task: t.Record, annotator: int, now: float) -> Offer:
+def _lend(c: Connection, task: t.Record, annotator: int, now: float, lease: float) -> Offer:
     key = secrets.token_hex(16)
     lent = c.execute(
         update(t.lease)
         .where(t.lease.c.task_id == task.id, t.lease.c.annotator_id == annotator)
-        .values(expires=now + LEASE, taken=now)
+        .values(expires=now + lease, taken=now)
         .returning(t.lease.c.key)
     ).scalar_one_or_none()
     if lent is None:
         lent = key
         c.execute(
             insert(t.lease).values(
-                task_id=task.id, annotator_id=annotator, key=key, taken=now, expires=now + LEASE
+                task_id=task.id, annotator_id=annotator, key=key, taken=now, expires=now + lease
             )
         )
     return Offer(lent, task.asset)

@@ -43,6 +43,7 @@ def upgrade() -> None:
         sa.Column("ahead", sa.Integer(), nullable=False),
         sa.Column("gold_share", sa.Double(), nullable=False),
         sa.Column("repeat_share", sa.Double(), nullable=False),
+        sa.Column("lease", sa.Double(), nullable=False),
         sa.Column("seed", sa.Integer(), nullable=False),
         sa.Column("paused", sa.Boolean(), nullable=False),
         sa.Column("owner_sha256", sa.String(length=64), nullable=False),
