@@ -1,4 +1,4 @@
-"""How many people can vote at once? Two hundred open pages and vote, as fast as the server lets them.
+"""How many people can vote at once? Two hundred open pages and vote, all the time.
 
 ``python benchmarks/people.py [CAMPAIGN] --seconds 60``; without a campaign a SQLite file is used.
 """

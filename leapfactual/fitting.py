@@ -34,6 +34,7 @@ from .solvers import Midpoint
 from .training import embed, fit
 from .turning import eight_ways, one_of_eight
 from .types import Classifier, Generator, silent
+from .votes import Neighbours, Votes
 
 GENERATORS = ("auto", "vae", "wae")
 HELD_OUT = 0.1
@@ -103,13 +104,16 @@ class PoorAgreement(InputError):
 
 @torch.no_grad()
 def look(
-    images: Images | Table, classifier: Classifier, classes: Sequence[str], device: str = "cpu"
+    images: Images | Table,
+    classifier: Classifier | Votes,
+    classes: Sequence[str],
+    device: str = "cpu",
 ) -> tuple[dict[str, object], list[str]]:
     """Looks at the data before anything is trained.
 
     Arguments:
         images: The set.
-        classifier: The classifier, asked about at most 500 of the images.
+        classifier: The classifier, asked about at most 500 of the images; or votes.
         classes: What the classes are called.
         device: Where to compute.
 
@@ -117,8 +121,14 @@ def look(
         What was seen, as values that JSON can hold, and the same in sentences.
     """
     n = len(images)
+    voted = isinstance(classifier, Votes)
     rows = torch.linspace(0, n - 1, min(n, LOOKED_AT)).long()
-    answers = torch.cat([classifier(images[part].to(device)) for part in torch.split(rows, 100)])
+    if isinstance(classifier, Votes):
+        rows = classifier.known.nonzero()[:, 0]
+        answers = classifier.p[rows]
+    else:
+        asked = [classifier(images[part].to(device)) for part in torch.split(rows, 100)]
+        answers = torch.cat(asked)
     label = answers.argmax(1).cpu()
     shares = label.bincount(minlength=len(classes)).double() / len(label)
     soft = bool((answers.max(1).values < 1).any())
@@ -143,14 +153,21 @@ def look(
     by_share = sorted(zip(classes, shares.tolist(), strict=True), key=lambda pair: -pair[1])
     listed = ", ".join(f"{name} {share:.0%}" for name, share in by_share[:12])
     lines.append(
-        f"The classifier gives {'probabilities' if soft else 'labels'}. Of {len(label)} it says: "
-        f"{listed}."
+        f"People voted on {len(label)} images. They say: {listed}."
+        if voted
+        else f"The classifier gives {'probabilities' if soft else 'labels'}. Of {len(label)} it "
+        f"says: {listed}."
     )
     never = [name for name, share in by_share if share == 0]
     if never:
         lines.append(
             f"It never says {', '.join(never[:5])} here: those classes cannot become targets "
             "unless other images show them."
+        )
+    if voted and len(label) < FEWEST_IMAGES:
+        raise InputError(
+            f"people voted on {len(label)} images, too few to learn from: at least "
+            f"{FEWEST_IMAGES} are needed, better some thousands."
         )
     if len(set(label.tolist())) < 2:
         raise InputError(
@@ -185,7 +202,7 @@ def choose_stretch(images: Images | Table) -> str:
 
 def fit_bundle(
     images: Images | Table,
-    classifier: Classifier,
+    classifier: Classifier | Votes,
     folder: str | Path,
     *,
     classes: Sequence[str],
@@ -202,7 +219,8 @@ def fit_bundle(
 
     Arguments:
         images: The set.
-        classifier: The classifier to explain.
+        classifier: The classifier to explain; or votes of people, whose judgement the flow then
+            carries. A stand-in chooses the plan, see :mod:`leapfactual.votes`.
         folder: Where the bundle goes. Beside it, until it is done, stands ``NAME.fit`` with the
             parts that are trained.
         classes: What the classes are called.
@@ -235,6 +253,12 @@ def fit_bundle(
     mark = time.perf_counter()
     generator, epochs = _generator(recipe, images, train, work, device, tell, progress)
     seconds["generator"] = time.perf_counter() - mark
+    labelled, said = train, None
+    if isinstance(classifier, Votes):
+        voted = kept[classifier.known[kept]]
+        labelled, said = _Part(images, voted, device), classifier.p[voted].to(device)
+        z = torch.cat([generator.encode(x) for x in labelled.batches(256)])
+        classifier = Neighbours(generator, z, said)
     found = agreement(test, generator, classifier)
     tell(
         f"Of {len(test)} held out the classifier gives the same class to the original and to its "
@@ -248,7 +272,9 @@ def fit_bundle(
         )
 
     mark = time.perf_counter()
-    flow, record = _flow(recipe, train, generator, classifier, classes, work, tell, progress)
+    flow, record = _flow(
+        recipe, labelled, generator, classifier, classes, work, tell, progress, said
+    )
     seconds["flow"] = time.perf_counter() - mark
     mark = time.perf_counter()
     chosen = calibrate(
@@ -424,10 +450,13 @@ def _flow(
     work: Path,
     tell: Tell,
     progress: Progress,
+    said: Tensor | None = None,
 ) -> tuple[Flow, dict[str, Any]]:
-    """Trains the flow on latents and the classifier's answers."""
-    seen = _turned(train) if recipe.turn and len(train[:1].shape) == 4 else train
-    z, p = embed(seen, generator, classifier)
+    """Trains the flow on latents and the classifier's answers, or on what people said."""
+    turns = recipe.turn and len(train[:1].shape) == 4
+    z, p = embed(_turned(train) if turns else train, generator, classifier)
+    if said is not None:
+        p = torch.cat([part.repeat(8 if turns else 1, 1) for part in torch.split(said, 256)])
     soft = bool((p.max(1).values < 1).any())
     count = p.argmax(1).bincount(minlength=len(classes))
     present = count[count > 0].double()

@@ -17,6 +17,7 @@ from ..leaps import Stage, describe, parse
 from ..pictures import pasted
 from ..solvers import Solver
 from ..types import Classifier
+from ..votes import Votes, read_votes
 from .remembered import recall, remember
 from .shared import Config, Device, Json, Quiet, Seed, check_device, console, print_json, talk
 
@@ -68,15 +69,23 @@ Anyway = Annotated[
 
 def fit(
     images: Pictures,
+    out: Annotated[Path, typer.Option("--out", help="The bundle's folder.", file_okay=False)],
     classifier: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="What to explain: file.py:name, module:name or file.onnx. A torch module, a "
             "scikit-learn estimator, or a function of images that gives labels, names, "
             "probabilities or logits."
         ),
-    ],
-    out: Annotated[Path, typer.Option("--out", help="The bundle's folder.", file_okay=False)],
+    ] = None,
+    votes: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labels that people gave, instead of a classifier: a CSV file with the columns "
+            "image and label, and maybe annotator. For `leapfactual people`.",
+            dir_okay=False,
+        ),
+    ] = None,
     judge: Judge = None,
     classes: Annotated[
         str | None,
@@ -135,16 +144,27 @@ def fit(
     Example: leapfactual fit photos/ --classifier my_models.py:predict --out my-bundle
 
     With a table: leapfactual fit wine.csv --classifier my_models.py:forest --out wine-bundle
+
+    With people's labels: leapfactual fit photos/ --votes labels.csv --out our-bundle
     """
     from ..fitting import Recipe, choose_stretch, fit_bundle
 
+    if (classifier is None) == (votes is None):
+        raise InputError(
+            "say whose judgement to explain: --classifier NAME, or --votes FILE.csv for people's."
+        )
     check_device(device)
     with talk("looking at the data", quiet=quiet or as_json) as say:
         found = _opened(images, size, channels)
         named = [name.strip() for name in classes.split(",")] if classes else list(found.classes)
         example = found[list(range(min(8, len(found))))].to(device)
-        asked = open_classifier(classifier, example, named, gives=gives)
-        named = _names(asked, example, named)
+        asked: Classifier | Votes
+        if votes is not None:
+            asked = read_votes(votes, found, named or None)
+            named = list(asked.classes)
+        else:
+            asked = open_classifier(str(classifier), example, named, gives=gives)
+            named = _names(asked, example, named)
         second = open_classifier(judge, example, named) if judge else None
         if stretch == "auto":
             stretch = choose_stretch(found)
@@ -155,7 +175,8 @@ def fit(
                 )
         if isinstance(found, Images):
             found = found.stretched(stretch)
-            asked = unstretched(asked, stretch)
+            if not isinstance(asked, Votes):
+                asked = unstretched(asked, stretch)
             second = None if second is None else unstretched(second, stretch)
         fitted = fit_bundle(
             found,
@@ -164,14 +185,15 @@ def fit(
             classes=named,
             recipe=Recipe(generator, features, epochs, flow_epochs, turn, seed),
             judge=second,
-            named=classifier,
+            named=classifier or f"people, {asked!r}",
             anyway=anyway,
             overwrite=overwrite,
             device=device,
             tell=say.tell,
             progress=say.progress,
         )
-    remember(out, classifier)
+    if classifier is not None:
+        remember(out, classifier)
     ladder = [
         {"reliability": r.reliability, "plan": describe(r.plan), **r.numbers}
         for r in fitted.calibration.ladder
@@ -196,7 +218,9 @@ def fit(
         console.print(f"\nWrote the bundle to [bold]{escape(str(out))}[/]. Go on with\n")
         given = " ".join(str(path) for path in images[:1])
         console.print(
-            f"  leapfactual explain {out} {given} --target {target} --reliable --out report",
+            f"  leapfactual explain {out} {given} --target {target} --reliable --out report"
+            if votes is None
+            else f"  leapfactual people create {out} {given} --target {target} --question '…'",
             markup=False,
             highlight=False,
             soft_wrap=True,
