@@ -40,6 +40,7 @@ Most = Annotated[int, typer.Option(help="With how many votes to give up on conse
 Method = Annotated[str, typer.Option(help="majority, or dawid-skene.")]
 Posterior = Annotated[float, typer.Option(help="Which posterior Dawid–Skene must reach.")]
 LOCAL = "http://localhost:8000"
+SHIPPED, SHOWN = "digits", 6
 
 
 def require() -> None:
@@ -67,10 +68,43 @@ def _tell(text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+@contextmanager
+def _shipped(bundle: Path, images: list[Path]) -> Iterator[tuple[Path, list[Path]]]:
+    """Gives the bundle and the pictures, those of the package where `digits` is asked for."""
+    import tempfile
+    from importlib.resources import as_file, files
+
+    from ..manifest import MANIFEST
+    from ..report.cards import picture
+    from ..studies.morpho_mnist.shipping import load
+
+    if str(bundle) != SHIPPED or (bundle / MANIFEST).exists():
+        if not images:
+            raise InputError("give the pictures to explain: a folder, a zip, or files.")
+        yield bundle, images
+        return
+    with as_file(files("leapfactual") / "shipped" / "bundle") as folder:
+        if images:
+            yield folder, images
+            return
+        with tempfile.TemporaryDirectory() as place:
+            digits = load().digits
+            for row in range(SHOWN):
+                picture(digits.images[row]).save(Path(place) / f"digit-{row:02d}.png")
+            yield folder, [Path(place)]
+
+
 @people.command()
 def create(
-    bundle: Annotated[Path, typer.Argument(help="The folder of the bundle.")],
-    images: Annotated[list[Path], typer.Argument(help="The pictures: a folder, a zip, or files.")],
+    bundle: Annotated[
+        Path,
+        typer.Argument(help="The folder of the bundle; or digits, for the one that is shipped."),
+    ],
+    images: Annotated[
+        list[Path] | None,
+        typer.Argument(help="The pictures: a folder, a zip, or files. With digits, its own."),
+    ] = None,
+    *,
     question: Annotated[str, typer.Option(help="What people are asked.")],
     out: Annotated[
         str,
@@ -122,6 +156,8 @@ def create(
     """Create a campaign. What it asks, and how, is frozen with it.
 
     Example: leapfactual people create my-bundle photos/ --target cat --question 'What is this?'
+
+    To try it: leapfactual people create digits --target 8 --question 'Which digit is this?'
     """
     require()
     from ..bundle import Bundle
@@ -134,7 +170,10 @@ def create(
         raise InputError(
             "say what the pictures are to become: --target CLASS, or --targets FILE.csv."
         )
-    with talk("opening", quiet=quiet or as_json) as say:
+    with (
+        talk("opening", quiet=quiet or as_json) as say,
+        _shipped(bundle, images or []) as (bundle, images),
+    ):
         loaded = Bundle.load(bundle)
         stretch = str(loaded.training.get("stretch", "none"))
         shape = tuple(loaded.probes.shape[1:])

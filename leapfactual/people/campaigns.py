@@ -182,10 +182,7 @@ def create(
                 )
             note(c, now, "created", runs=len(pictures), gold=len(known))
     except BaseException:
-        db.close()
-        if db.sqlite:
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{place}{suffix}").unlink(missing_ok=True)
+        db.remove()
         raise
     db.close()
     return token

@@ -80,6 +80,18 @@ class Database:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
+    def remove(self) -> None:
+        """Leaves nothing behind of a campaign that could not be made."""
+        if not self.sqlite:
+            with self.write() as connection:
+                config = _alembic()
+                config.attributes["connection"] = connection
+                command.downgrade(config, "base")
+        self.close()
+        if self.sqlite:
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self.place}{suffix}").unlink(missing_ok=True)
+
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Gives a connection to read with; it sees one moment."""

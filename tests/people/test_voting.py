@@ -278,3 +278,14 @@ def test_the_database_keeps_what_the_engine_promises(campaign):
         c.execute(update(t.run).values(status="x"))
         raise RuntimeError
     assert count(made.db, t.run, t.run.c.status == "x") == 0
+
+
+def test_a_campaign_that_cannot_be_made_leaves_nothing(campaign, place, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(campaigns, "change_rule", fail)
+        with pytest.raises(RuntimeError, match="no luck"):
+            campaign(place)
+    assert campaign(place).db, "and can be made then"
