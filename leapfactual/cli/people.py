@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -263,7 +263,7 @@ def serve(
         bool, typer.Option("--secure", help="The page is reached by https: say so in cookies.")
     ] = False,
     worker: Annotated[
-        bool, typer.Option("--worker/--no-worker", help="Do the jobs in this process, too.")
+        bool, typer.Option("--worker/--no-worker", help="Do the jobs, too, in a process beside.")
     ] = True,
     bundle: Elsewhere = None,
     device: Device = "cpu",
@@ -279,17 +279,12 @@ def serve(
         import uvicorn
 
         from ..people.web.app import application
-        from ..people.work import Worker
+        from ..people.work import beside
 
-        made = Worker(db, bundle, device) if worker else None
-        app = application(
-            db,
-            hosts=allow_host or (),
-            secure=secure,
-            worker=None if made is None else lambda: made,
-        )
-        _tell(f"Serving {plain(campaign)} on http://{host}:{port}. Stop with Ctrl-C.")
-        uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False)
+        app = application(db, hosts=allow_host or (), secure=secure)
+        with beside(db, bundle, device) if worker else nullcontext():
+            _tell(f"Serving {plain(campaign)} on http://{host}:{port}. Stop with Ctrl-C.")
+            uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False)
 
 
 @people.command()

@@ -13,7 +13,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, and_, case, exists, func, insert, literal, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Integer,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy import cast as cast_to
 
 from ..errors import InputError, LeapError
 from . import tables as t
@@ -77,14 +90,19 @@ def note(c: Connection, now: float, kind: str, **content: object) -> None:
     c.execute(insert(t.event).values(created=now, kind=kind, content=content))
 
 
+CAMPAIGN = select(t.campaign)
+NEWEST_RULE = select(t.rule).order_by(t.rule.c.id.desc()).limit(1)
+PERSON = select(t.annotator).where(t.annotator.c.id == bindparam("annotator"))
+
+
 def settings(c: Connection) -> t.Record:
     """Returns the campaign."""
-    return c.execute(select(t.campaign)).one()
+    return c.execute(CAMPAIGN).one()
 
 
 def current_rule(c: Connection) -> tuple[int, Rule]:
     """Returns the newest rule and its version."""
-    row = c.execute(select(t.rule).order_by(t.rule.c.id.desc()).limit(1)).one()
+    row = c.execute(NEWEST_RULE).one()
     return row.id, Rule(**row.content)
 
 
@@ -94,8 +112,13 @@ def current_rule(c: Connection) -> tuple[int, Rule]:
 def take(db: Database, annotator: int, now: float) -> Offer | None:
     """Gives a person a task, the one that the person has already if there is one.
 
-    Returns none where there is nothing to do just now.
+    Returns none where there is nothing to do just now; that is found out without writing, so that
+    those who wait are in nobody's way.
     """
+    with db.read() as c:
+        _admit(c, annotator)
+        if settings(c).paused or not (_holds(c, annotator, now) or _frame(c, annotator, now)):
+            return None
     with db.write() as c:
         _admit(c, annotator)
         campaign = settings(c)
@@ -109,29 +132,39 @@ def take(db: Database, annotator: int, now: float) -> Offer | None:
 
 
 def _admit(c: Connection, annotator: int) -> None:
-    person = c.execute(select(t.annotator).where(t.annotator.c.id == annotator)).one_or_none()
+    person = c.execute(PERSON, {"annotator": annotator}).one_or_none()
     if person is None or person.voided is not None:
         raise Refused("this invitation is no longer valid. Ask for another.")
 
 
-def _voted(annotator: int) -> t.Record:
-    return exists().where(t.vote.c.task_id == t.task.c.id, t.vote.c.annotator_id == annotator)
+def _voted() -> t.Record:
+    """Is whether a person, to be named, has voted on a task."""
+    person = bindparam("annotator", type_=Integer)
+    return exists().where(t.vote.c.task_id == t.task.c.id, t.vote.c.annotator_id == person)
+
+
+HOLDS = (
+    select(t.lease.c.id, t.lease.c.key, t.task.c.asset)
+    .join(t.task, t.task.c.id == t.lease.c.task_id)
+    .where(
+        t.lease.c.annotator_id == bindparam("annotator"),
+        t.lease.c.expires > bindparam("now"),
+        t.task.c.state == t.OPEN,
+        ~_voted(),
+    )
+    .order_by(t.lease.c.id)
+    .limit(1)
+)
+
+
+def _holds(c: Connection, annotator: int, now: float) -> t.Record:
+    """Returns what a person has on lease and has not voted on, if there is something."""
+    return c.execute(HOLDS, {"annotator": annotator, "now": now}).one_or_none()
 
 
 def _held(c: Connection, annotator: int, now: float, lease: float) -> Offer | None:
-    """Returns what a person has on lease and has not voted on."""
-    row = c.execute(
-        select(t.lease.c.id, t.lease.c.key, t.task.c.asset)
-        .join(t.task, t.task.c.id == t.lease.c.task_id)
-        .where(
-            t.lease.c.annotator_id == annotator,
-            t.lease.c.expires > now,
-            t.task.c.state == t.OPEN,
-            ~_voted(annotator),
-        )
-        .order_by(t.lease.c.id)
-        .limit(1)
-    ).one_or_none()
+    """Gives a person again what they have, with all the time for it."""
+    row = _holds(c, annotator, now)
     if row is None:
         return None
     c.execute(update(t.lease).where(t.lease.c.id == row.id).values(expires=now + lease))
@@ -160,15 +193,13 @@ def _draw(*parts: int) -> float:
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def _shuffled(annotator: int) -> t.Record:
-    """Orders tasks at random, but for each person always alike."""
-    factor = 1 + 2 * int(_draw(annotator, 0) * SHUFFLE / 2)
-    return (t.task.c.id * factor) % SHUFFLE
+def _factor(annotator: int) -> int:
+    """Returns what orders tasks at random, but for each person always alike."""
+    return 1 + 2 * int(_draw(annotator, 0) * SHUFFLE / 2)
 
 
-def _frame(c: Connection, annotator: int, now: float) -> t.Record:
-    """Returns a frame that needs another vote, counting those that others are about to give."""
-    rule = current_rule(c)[1]
+def _needed() -> t.Record:
+    """Is a frame that needs another vote, counting those that others are about to give."""
     votes = (
         select(func.count())
         .select_from(t.vote.join(t.annotator, t.annotator.c.id == t.vote.c.annotator_id))
@@ -181,30 +212,36 @@ def _frame(c: Connection, annotator: int, now: float) -> t.Record:
     coming = (
         select(func.count())
         .select_from(t.lease)
-        .where(t.lease.c.task_id == t.task.c.id, t.lease.c.expires > now, ~already)
+        .where(t.lease.c.task_id == t.task.c.id, t.lease.c.expires > bindparam("now"), ~already)
         .scalar_subquery()
     )
-    wanted = case((votes < rule.least, literal(rule.least)), else_=votes + 1)
-    return c.execute(
+    least = bindparam("least", type_=Integer)
+    wanted = case((votes < least, least), else_=votes + 1)
+    return _shuffled(t.FRAME).where(votes + coming < wanted)
+
+
+def _shuffled(kind: str) -> t.Record:
+    """Is an open task of a kind that a person has not voted on, in the person's own order."""
+    order = cast_to(t.task.c.id, BigInteger) * bindparam("factor", type_=BigInteger) % SHUFFLE
+    return (
         select(t.task)
-        .where(
-            t.task.c.kind == t.FRAME,
-            t.task.c.state == t.OPEN,
-            ~_voted(annotator),
-            votes + coming < wanted,
-        )
-        .order_by(_shuffled(annotator), t.task.c.id)
+        .where(t.task.c.kind == kind, t.task.c.state == t.OPEN, ~_voted())
+        .order_by(order, t.task.c.id)
         .limit(1)
-    ).one_or_none()
+    )
+
+
+NEEDED, KNOWN = _needed(), _shuffled(t.GOLD)
+
+
+def _frame(c: Connection, annotator: int, now: float) -> t.Record:
+    """Returns a frame that needs another vote, if there is one."""
+    given = {"annotator": annotator, "now": now, "least": current_rule(c)[1].least}
+    return c.execute(NEEDED, {**given, "factor": _factor(annotator)}).one_or_none()
 
 
 def _gold(c: Connection, annotator: int) -> t.Record:
-    return c.execute(
-        select(t.task)
-        .where(t.task.c.kind == t.GOLD, t.task.c.state == t.OPEN, ~_voted(annotator))
-        .order_by(_shuffled(annotator), t.task.c.id)
-        .limit(1)
-    ).one_or_none()
+    return c.execute(KNOWN, {"annotator": annotator, "factor": _factor(annotator)}).one_or_none()
 
 
 def _repeat(c: Connection, annotator: int) -> t.Record:

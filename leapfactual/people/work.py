@@ -7,10 +7,16 @@ transaction, and only if it is still wanted.
 
 import hashlib
 import io
+import os
+import signal
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -246,6 +252,49 @@ class Worker:
         }
         status = REACHED if bool(e.valid[0]) else EXHAUSTED
         end(c, job.run, status, e.reason[0], now, result)
+
+
+def _work(place: str, bundle: Path | None, device: str, parent: int) -> None:
+    """Does jobs for as long as the process that started this one lives."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(max(1, torch.get_num_threads() // 2))
+    Worker(Database(place), bundle, device).run(lambda: os.getppid() != parent)
+
+
+@contextmanager
+def beside(db: Database, bundle: Path | None = None, device: str = "cpu") -> Iterator[None]:
+    """Has a worker in a process of its own, which is started again should it die.
+
+    Arguments:
+        db: The database.
+        bundle: The bundle, if it is somewhere else than when the campaign was made.
+        device: Where to compute.
+    """
+    Worker(db, bundle, device)
+    over = threading.Event()
+    started: list[BaseProcess] = []
+
+    def watch() -> None:
+        spawn = get_context("spawn")
+        while not over.is_set():
+            process = spawn.Process(
+                target=_work, args=(db.place, bundle, device, os.getpid()), daemon=True
+            )
+            process.start()
+            started[:] = [process]
+            while process.is_alive() and not over.wait(0.5):
+                pass
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(10)
+        for process in started:
+            process.terminate()
+            process.join(10)
 
 
 def fingerprint_of(bundle: Path) -> str:

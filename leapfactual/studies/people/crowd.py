@@ -21,7 +21,7 @@ from ...pictures import as_images
 from ...types import Classifier
 
 KEY = re.compile(r'name="key" value="([0-9a-f]{32})"')
-IDLE = 0.5
+IDLE = 3.0
 
 
 @dataclass(frozen=True)
