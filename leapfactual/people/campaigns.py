@@ -432,7 +432,7 @@ def overview(db: Database) -> Overview:
                 select(t.task.c.id).where(t.task.c.kind == t.FRAME, t.task.c.state == t.OPEN)
             ).scalars()
         )
-        stuck = _stuck(c)
+        without = _stuck(c)
         size = c.execute(
             select(func.coalesce(func.sum(func.length(t.asset.c.content)), 0))
         ).scalar_one()
@@ -451,7 +451,7 @@ def overview(db: Database) -> Overview:
         open=len(waiting),
         people=[_about(row, rows) for row in people],
         seconds=seconds[len(seconds) // 2] if seconds else 0.0,
-        stuck=stuck,
+        stuck=without,
         left=sum(max(1, rule.least - have[task]) for task in waiting),
         bytes=size,
     )
@@ -461,6 +461,12 @@ def _rule(c: Connection) -> Rule:
     return Rule(
         **c.execute(select(t.rule.c.content).order_by(t.rule.c.id.desc()).limit(1)).scalar_one()
     )
+
+
+def stuck(db: Database) -> list[tuple[int, str]]:
+    """Returns the pictures that wait for an adjudicator, with the names of their runs."""
+    with db.read() as c:
+        return _stuck(c)
 
 
 def _stuck(c: Connection) -> list[tuple[int, str]]:
@@ -583,9 +589,9 @@ def called(answer: int | None, classes: Sequence[str]) -> str:
 
 
 def finished(c: Connection) -> bool:
-    """Tells whether nothing is left to ask."""
+    """Tells whether nothing is left to ask, nor to adjudicate."""
     left = c.execute(
-        select(func.count()).select_from(t.run).where(~t.run.c.status.in_([*FINISHED, STUCK]))
+        select(func.count()).select_from(t.run).where(~t.run.c.status.in_(FINISHED))
     ).scalar_one()
     return left == 0
 
