@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -61,6 +63,7 @@ class Site:
         self.db, self.secure, self.pace = db, secure, pace or Pace()
         with db.read() as c:
             self.campaign = voting.settings(c)
+            self.shared = len(shared_folder(list(c.execute(select(t.run.c.name)).scalars())))
         self.classes: list[str] = list(self.campaign.classes)
         self.keys = keys(self.classes)
 
@@ -72,6 +75,7 @@ class Site:
             classes=self.classes,
             keys=self.keys,
             called=lambda answer: campaigns.called(answer, self.classes),
+            short=lambda name: name[self.shared :],
             unsure=UNSURE,
             implausible=IMPLAUSIBLE,
             **content,
@@ -88,6 +92,11 @@ class Site:
         person = await run_in_threadpool(self._person, token) if token else None
         if person is None:
             raise HTTPException(401, "Open the link of your invitation first.")
+        return person
+
+    async def paced(self, request: Request) -> int:
+        """Returns who sends a request, or refuses, also whoever is too fast."""
+        person = await self.voter(request)
         if not self.pace.allows(person):
             raise HTTPException(429, "That was too fast. Wait a moment, then go on.")
         return person
@@ -124,6 +133,18 @@ def keys(classes: Sequence[str]) -> list[str]:
     return [str(k) if k <= 9 else "" for k in range(1, len(names) + 1)]
 
 
+def shared_folder(names: Sequence[str]) -> str:
+    """Returns the folder that all files are in.
+
+    Example:
+        >>> shared_folder(["photos/a/1.png", "photos/b/1.png"])
+        'photos/'
+    """
+    folders = [name.split("/")[:-1] for name in names]
+    both = zip(min(folders, default=[]), max(folders, default=[]), strict=False)
+    return "".join(f"{one}/" for one, other in takewhile(lambda pair: pair[0] == pair[1], both))
+
+
 def site(request: Request) -> Site:
     """Returns what the routes have in common."""
     found: Site = request.app.state.site
@@ -156,13 +177,24 @@ def _go(place: str) -> RedirectResponse:
     return RedirectResponse(place, 303)
 
 
+class Static(StaticFiles):
+    """Serves files that a browser may keep for a while, so that the next picture comes sooner."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:  # noqa: ANN401
+        """Returns a file."""
+        response = super().file_response(*args, **options)
+        response.headers["cache-control"] = "max-age=600"
+        return response
+
+
 # -- those who vote --
 
 
 async def home(request: Request) -> Response:
     """Says where one is."""
-    if request.cookies.get(VOTER):
-        return _go("/task")
+    for cookie, place in ((VOTER, "/task"), (OWNER, "/owner")):
+        if request.cookies.get(cookie):
+            return _go(place)
     return site(request).say(
         200, "Welcome", "To take part, open the link of your invitation in this browser."
     )
@@ -193,23 +225,28 @@ def _with_cookie(response: Response, name: str, token: str, secure: bool) -> Res
 async def task(request: Request) -> Response:
     """Gives the person something to look at."""
     here = site(request)
-    person = await here.voter(request)
+    person = await here.paced(request)
     offer = await run_in_threadpool(voting.take, here.db, person, time.time())
-    given = await run_in_threadpool(_given, here.db, person)
+    state = await run_in_threadpool(_state, here.db, person)
     late = request.query_params.get("late") == "1"
-    if offer is None:
-        response = here.page("waiting.html", given=given, late=late)
+    if offer is not None:
+        return here.page("task.html", offer=offer, late=late, **state)
+    response = here.page("waiting.html", late=late, **state)
+    if not state["done"]:
         response.headers["refresh"] = str(WAIT)
-        return response
-    return here.page("task.html", offer=offer, given=given, late=late)
+    return response
 
 
-def _given(db: Database, person: int) -> int:
+def _state(db: Database, person: int) -> dict[str, Any]:
+    """Returns how many answers a person has given, and whether more will be wanted."""
+    own = select(func.count()).select_from(t.vote).where(t.vote.c.annotator_id == person)
+    left = select(t.run.c.id).where(~t.run.c.status.in_(voting.FINISHED)).limit(1)
     with db.read() as c:
-        count: int = c.execute(
-            select(func.count()).select_from(t.vote).where(t.vote.c.annotator_id == person)
-        ).scalar_one()
-        return count
+        return {
+            "given": c.execute(own).scalar_one(),
+            "done": c.execute(left).first() is None,
+            "paused": voting.settings(c).paused,
+        }
 
 
 async def image(request: Request) -> Response:
@@ -241,7 +278,7 @@ def _picture(found: tuple[str, bytes]) -> Response:
 async def vote(request: Request) -> Response:
     """Takes an answer; when this is answered with a redirection, it is on disk."""
     here = site(request)
-    person = await here.voter(request)
+    person = await here.paced(request)
     key, answer = await fields(request, "key", "answer")
     receipt = await run_in_threadpool(
         voting.vote, here.db, person, key, whole(answer), time.time()
@@ -275,7 +312,8 @@ async def owner(request: Request) -> Response:
     await here.owner(request)
     seen = await run_in_threadpool(campaigns.overview, here.db)
     runs = await run_in_threadpool(_runs, here.db)
-    return here.page("owner.html", seen=seen, runs=runs)
+    decided = request.query_params.get("decided") == "1"
+    return here.page("owner.html", seen=seen, runs=runs, decided=decided)
 
 
 def _runs(db: Database) -> list[Any]:
@@ -331,7 +369,7 @@ async def adjudicate(request: Request) -> Response:
     await here.owner(request)
     number, outcome = await fields(request, "task", "answer")
     await run_in_threadpool(voting.adjudicate, here.db, whole(number), whole(outcome), time.time())
-    return _go("/owner")
+    return _go("/owner?decided=1")
 
 
 async def pause(request: Request) -> Response:
@@ -346,30 +384,40 @@ async def pause(request: Request) -> Response:
 # -- what goes wrong --
 
 
+def _again(request: Request) -> str:
+    return "/owner" if request.url.path.startswith("/owner") else "/task"
+
+
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    response = site(request).say(error.status_code, "Sorry", str(error.detail))
-    if error.status_code == 429:
+    status, text = error.status_code, str(error.detail)
+    if text == HTTPStatus(status).phrase:
+        text = "There is nothing to see here."
+    invited = status != 401 and "/join" not in request.url.path
+    response = site(request).say(status, "Sorry", text, _again(request) if invited else "")
+    if status == 429:
         response.headers["retry-after"] = "5"
     response.headers.update(error.headers or {})
     return response
 
 
 async def _conflict(request: Request, error: Exception) -> Response:
-    return site(request).say(409, "Already stored", str(error), again="/task")
+    return site(request).say(409, "Already stored", str(error), _again(request))
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return site(request).say(403, "Sorry", str(error), again="/task")
+    return site(request).say(403, "Sorry", str(error), _again(request))
 
 
 async def _wrong(request: Request, error: Exception) -> Response:
-    return site(request).say(422, "Sorry", str(error), again="/task")
+    return site(request).say(422, "Sorry", str(error), _again(request))
 
 
 async def _unavailable(request: Request, error: Exception) -> Response:
-    text = "Your answer was not stored. Send it again in a moment."
-    response = site(request).say(503, "Not just now", text)
+    text = "Nothing can be shown for the moment. Try again soon."
+    if request.method == "POST":
+        text = "Your answer was not stored. Go on in a moment, and give it again."
+    response = site(request).say(503, "Not just now", text, _again(request))
     response.headers["retry-after"] = "5"
     return response
 
@@ -426,7 +474,7 @@ def application(
         Route("/owner/picture/{task}", owner_picture),
         Route("/owner/adjudicate", adjudicate, methods=["POST"]),
         Route("/owner/pause", pause, methods=["POST"]),
-        Mount("/static", StaticFiles(directory=HERE / "static")),
+        Mount("/static", Static(directory=HERE / "static")),
     ]
     app = Starlette(
         routes=routes,
