@@ -18,6 +18,7 @@ from .segments import ahead
 from .voting import settings
 from .work import Worker, decoded
 
+MOST_STEM = 150
 COLUMNS = (
     "picture",
     "target",
@@ -75,7 +76,7 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
         temporary.write_text(json.dumps(table, indent=1) + "\n")
     found = list(explanations(db, bundle, device))
     for name, e, pictures in found:
-        stem = Path(name).name.replace("/", "-")
+        stem = name.replace("\\", "/").strip("/").replace("/", "-")[-MOST_STEM:]
         for what, content in pictures.items():
             with atomic(out / "pictures" / f"{stem}, {what}.png") as temporary:
                 temporary.write_bytes(content)

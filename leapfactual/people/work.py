@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -251,7 +251,18 @@ class Worker:
             "guessed": job.guessed,
         }
         status = REACHED if bool(e.valid[0]) else EXHAUSTED
-        end(c, job.run, status, e.reason[0], now, result)
+        end(c, job.run, status, _said(e, settings(c).classes), now, result)
+
+
+def _said(e: Explanation, classes: Sequence[str]) -> str:
+    """Says in a sentence what came of a walk."""
+    source, target, label = (classes[int(k[0])] for k in (e.source, e.target, e.label))
+    if bool(e.source[0] == e.target[0]):
+        return f"people called it {target} from the start"
+    if bool(e.valid[0]):
+        first, leaps = int(e.first[0]), int(e.leaps[0])
+        return f"from {source} to {target} by leap {first}, returned after {leaps}"
+    return f"still {label} at the end: try more leaps or a larger step size"
 
 
 def _work(place: str, bundle: Path | None, device: str, parent: int) -> None:

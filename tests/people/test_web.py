@@ -205,7 +205,7 @@ def test_a_body_that_does_not_end_is_cut_off(served):
 
 
 @pytest.mark.parametrize(
-    "name", ["<script>alert(1)</script>", '"><img src=x onerror=1>', "{{7*7}}"]
+    "name", ["<script>alert(1)</script>", '"><img src=x onerror=1>', "{{7777*7777}}"]
 )
 def test_names_and_labels_are_text(campaign, name):
     classes = tuple(f"{name}{k}" for k in range(10))
@@ -221,7 +221,7 @@ def test_names_and_labels_are_text(campaign, name):
         page = client.get(path).text
         assert "<script>alert" not in page
         assert "<img src=x" not in page
-        assert "49" not in page or "{{7*7}}" not in name
+        assert "60481729" not in page
 
 
 def test_who_is_too_fast_waits(campaign):
