@@ -39,6 +39,7 @@ Share = Annotated[float, typer.Option(help="Which share of them must agree.")]
 Most = Annotated[int, typer.Option(help="With how many votes to give up on consensus.", min=1)]
 Method = Annotated[str, typer.Option(help="majority, or dawid-skene.")]
 Posterior = Annotated[float, typer.Option(help="Which posterior Dawid–Skene must reach.")]
+Format = Annotated[str, typer.Option("--format", help="zooniverse, or label-studio.")]
 LOCAL = "http://localhost:8000"
 SHIPPED, SHOWN = "digits", 6
 
@@ -350,6 +351,73 @@ def results(
         count = write(db, out, bundle, device)
     if not quiet:
         _tell(f"Wrote results.csv, results.json and the page of {count} finished runs to {out}.")
+
+
+@people.command()
+def export(
+    campaign: Place,
+    file: Annotated[Path, typer.Argument(help="The file to write.", dir_okay=False)],
+    form: Format,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(help="A folder to write the pictures to, too.", file_okay=False),
+    ] = None,
+    blank: Annotated[
+        bool,
+        typer.Option(
+            "--blank", help="Write what is open, without votes: to be voted on elsewhere."
+        ),
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write all votes to a file that the tools of Zooniverse or Label Studio read.
+
+    zooniverse: a CSV with a row for every vote; --pictures adds the manifest for an upload.
+
+    label-studio: JSON with all pictures in it, or, with --pictures, beside it as local files; the
+    XML that sets up the project is written beside it, too.
+
+    Example: leapfactual people export campaign.db votes.csv --format zooniverse
+    """
+    with _opened(campaign) as db:
+        from ..people.interchange import export as write
+
+        done = write(db, file, form, pictures, blank=blank)
+    if not quiet:
+        beside = "" if pictures is None else f", and {done.pictures} pictures to {pictures}"
+        _tell(f"Wrote {done.votes} votes to {file}{beside}.")
+
+
+@people.command("import")
+def import_(
+    campaign: Place,
+    file: Annotated[Path, typer.Argument(help="The file to read.", dir_okay=False)],
+    form: Format,
+    as_json: Json = False,
+) -> None:
+    """Take in votes that were given elsewhere on exported pictures, as if given on the page.
+
+    A person's second vote on a picture is skipped, so it does no harm to import a file again: do
+    so when votes were on pictures that were not made yet.
+
+    Example: leapfactual people import campaign.db votes.json --format label-studio
+    """
+    with _opened(campaign) as db:
+        from ..people.interchange import bring_in
+
+        done = bring_in(db, file, form)
+    if as_json:
+        print_json(asdict(done))
+        return
+    _tell(f"Took {done.taken + done.late} votes, of which {done.late} were late and do not count.")
+    _tell(f"Skipped {done.skipped} of people who had voted on the picture, or were voided.")
+    if done.people:
+        _tell(f"{done.people} people are new.")
+    if done.unknown:
+        _tell(
+            f"{done.unknown} votes are on pictures that are not there. If they are to come, do "
+            "the jobs and import the file again."
+        )
 
 
 @people.command()

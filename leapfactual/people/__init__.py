@@ -8,7 +8,7 @@
 :mod:`.voting`          taking a task, voting, and what follows, in one transaction
 :mod:`.work`            the jobs: compute frames, finish runs
 :mod:`.replay`          does the event log lead to what is there?
-:mod:`.interchange`     files of Zooniverse and Label Studio
+:mod:`.interchange`     votes in and out, as files of :mod:`.zooniverse` and :mod:`.label_studio`
 :mod:`.web`             the page
 ======================  ====================================================================
 """

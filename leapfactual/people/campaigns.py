@@ -83,7 +83,7 @@ class Plan:
             ("the name", self.name, MOST_NAME),
             *(("a class", name, MOST_NAME) for name in self.classes),
         ):
-            _check_text(what, value, most)
+            check_text(what, value, most)
         if self.mode not in MODES:
             raise InputError(f"`mode` must be one of {list(MODES)}, got {self.mode!r}.")
         if self.ahead < 1:
@@ -97,7 +97,8 @@ class Plan:
             )
 
 
-def _check_text(what: str, value: str, most: int) -> None:
+def check_text(what: str, value: str, most: int) -> None:
+    """Wants one line that is not too long."""
     if not value.strip() or len(value) > most or not value.isprintable():
         raise InputError(
             f"{what} must be one line of 1 to {most} characters, got {value[:most]!r}."
@@ -228,15 +229,22 @@ def change_rule(c: Connection, rule: Rule, now: float) -> None:
 
 def invite(db: Database, name: str) -> str:
     """Invites a person, and returns the token of the invitation, which is not kept."""
-    _check_text("a person's name", name, MOST_NAME)
+    check_text("a person's name", name, MOST_NAME)
     token = secrets.token_urlsafe(32)
     now = time.time()
     with db.write() as c:
         if c.execute(select(t.annotator.c.id).where(t.annotator.c.name == name)).first():
             raise InputError(f"{name!r} was invited before. Give another name.")
-        c.execute(insert(t.annotator).values(name=name, token_sha256=hashed(token), created=now))
-        note(c, now, "invited", name=name)
+        enrol(c, name, token, now)
     return token
+
+
+def enrol(c: Connection, name: str, token: str, now: float) -> int:
+    """Adds a person whom a token lets in, and returns the person's number."""
+    made = insert(t.annotator).values(name=name, token_sha256=hashed(token), created=now)
+    number: int = c.execute(made.returning(t.annotator.c.id)).scalar_one()
+    note(c, now, "invited", name=name)
+    return number
 
 
 def person(c: Connection, token: str) -> int | None:

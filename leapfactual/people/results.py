@@ -14,6 +14,7 @@ from ..report import cards, write_page
 from . import tables as t
 from .campaigns import asset, called, journey
 from .database import Database
+from .exchanged import harmless
 from .segments import ahead
 from .voting import settings
 from .work import Worker, decoded
@@ -71,7 +72,9 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
     with atomic(out / "results.csv") as temporary, temporary.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        writer.writerows({k: _safe(v) for k, v in row.items()} for row in table)
+        writer.writerows(
+            {k: harmless(v) if isinstance(v, str) else v for k, v in row.items()} for row in table
+        )
     with atomic(out / "results.json") as temporary:
         temporary.write_text(json.dumps(table, indent=1) + "\n")
     found = list(explanations(db, bundle, device))
@@ -96,11 +99,6 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
             classes=campaign.classes,
         )
     return len(found)
-
-
-def _safe(value: object) -> object:
-    """Keeps a spreadsheet from taking text for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value
 
 
 def explanations(

@@ -152,7 +152,7 @@ task = Table(
     Column("id", Integer, primary_key=True),
     Column("kind", String(8), nullable=False),
     Column("state", String(8), nullable=False),
-    Column("asset", String(64), ForeignKey("asset.sha256"), nullable=False),
+    Column("asset", String(64), ForeignKey("asset.sha256"), nullable=False, index=True),
     _reference("round", optional=True),
     _reference("frame", optional=True),
     _reference("annotator", optional=True),

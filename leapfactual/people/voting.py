@@ -261,19 +261,29 @@ def _repeat(c: Connection, annotator: int) -> t.Record:
     )
     for row in rows[:-APART]:
         if row.frame_id not in done:
-            made = c.execute(
-                insert(t.task)
-                .values(
-                    kind=t.REPEAT,
-                    state=t.OPEN,
-                    asset=row.asset,
-                    frame_id=row.frame_id,
-                    annotator_id=annotator,
-                )
-                .returning(t.task)
-            )
-            return made.one()
+            return again(c, row, annotator)
     return None
+
+
+def again(c: Connection, task: t.Record, annotator: int) -> t.Record:
+    """Returns the task that shows the picture of a frame to a person once more."""
+    known = c.execute(
+        select(t.task).where(
+            t.task.c.kind == t.REPEAT,
+            t.task.c.frame_id == task.frame_id,
+            t.task.c.annotator_id == annotator,
+        )
+    ).one_or_none()
+    if known is not None:
+        return known
+    made = insert(t.task).values(
+        kind=t.REPEAT,
+        state=t.OPEN,
+        asset=task.asset,
+        frame_id=task.frame_id,
+        annotator_id=annotator,
+    )
+    return c.execute(made.returning(t.task)).one()
 
 
 def _lend(c: Connection, task: t.Record, annotator: int, now: float, lease: float) -> Offer:
@@ -336,8 +346,23 @@ def cast(
     key: str,
     now: float,
     seconds: float,
+    given: float | None = None,
 ) -> Receipt:
-    """Writes a vote on a task, and does what follows from it."""
+    """Writes a vote on a task, and does what follows from it.
+
+    Arguments:
+        c: The connection, which writes.
+        task: The task.
+        annotator: Who votes, and may.
+        answer: A class, *unsure* or *implausible*.
+        key: What the vote goes by.
+        now: The time.
+        seconds: How long the person took.
+        given: When the vote was given, if that was not now.
+    """
+    own = (t.vote.c.task_id == task.id) & (t.vote.c.annotator_id == annotator)
+    if c.execute(select(t.vote.c.id).where(own)).first() is not None:
+        raise Conflict("the same person has voted on this picture before, and that vote stands.")
     counted = task.state == t.OPEN
     c.execute(
         insert(t.vote).values(
@@ -346,7 +371,7 @@ def cast(
             answer=answer,
             key=key,
             counted=counted,
-            created=now,
+            created=now if given is None else given,
             seconds=seconds,
         )
     )

@@ -170,6 +170,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("task", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_task_annotator_id"), ["annotator_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_task_asset"), ["asset"], unique=False)
         batch_op.create_index(batch_op.f("ix_task_frame_id"), ["frame_id"], unique=False)
         batch_op.create_index("ix_task_kind_state", ["kind", "state"], unique=False)
         batch_op.create_index(batch_op.f("ix_task_round_id"), ["round_id"], unique=False)
@@ -269,6 +270,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_task_round_id"))
         batch_op.drop_index("ix_task_kind_state")
         batch_op.drop_index(batch_op.f("ix_task_frame_id"))
+        batch_op.drop_index(batch_op.f("ix_task_asset"))
         batch_op.drop_index(batch_op.f("ix_task_annotator_id"))
 
     op.drop_table("task")
