@@ -19,6 +19,7 @@ $(VENV)/demo: pyproject.toml | $(BIN)/python
 
 $(VENV)/dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
+	-$(PIP) --upgrade --target $(VENV)/panoptes panoptes_aggregation==5.3.1
 	touch $@
 
 demo: $(VENV)/demo
