@@ -607,7 +607,7 @@ def answers(c: Connection, run: int) -> tuple[list[int], int]:
 
 
 def enqueue(c: Connection, run: int, now: float) -> None:
-    """Queues the job that computes what comes next; the same job is never queued twice."""
+    """Queues the job that computes what comes next, once; after rewinding, the same one again."""
     said, _ = answers(c, run)
     made = c.execute(
         select(func.count()).select_from(t.segment).where(t.segment.c.run_id == run)
@@ -619,6 +619,13 @@ def enqueue(c: Connection, run: int, now: float) -> None:
             insert(t.job).values(
                 run_id=run, input_sha256=digest, state=t.QUEUED, attempts=0, created=now
             )
+        )
+    else:
+        over = t.job.c.state.in_([t.DONE, t.FAILED])
+        c.execute(
+            update(t.job)
+            .where(t.job.c.id == known.id, over)
+            .values(state=t.QUEUED, attempts=0, until=None)
         )
     c.execute(update(t.run).where(t.run.c.id == run).values(status=WAITING, reason=""))
 

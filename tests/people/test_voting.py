@@ -289,3 +289,13 @@ def test_a_campaign_that_cannot_be_made_leaves_nothing(campaign, place, monkeypa
         with pytest.raises(RuntimeError, match="no luck"):
             campaign(place)
     assert campaign(place).db, "and can be made then"
+
+
+def test_a_rewound_run_that_is_decided_as_before_ends_again(open_campaign, network):
+    made = open_campaign(people=4, plan="blend(5, 0.3)")
+    right = labels(network)
+    play(made.db, dict.fromkeys(made.people[:3], right), made.worker, made.clock, most=18)
+    play(made.db, dict.fromkeys(made.people[1:], right), made.worker, made.clock)
+    campaigns.void(made.db, "person 4", rewind=True)
+    play(made.db, dict.fromkeys(made.people[:3], right), made.worker, made.clock)
+    assert not {"waiting", "asking"} & set(campaigns.overview(made.db).runs)
