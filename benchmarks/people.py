@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from leapfactual.data.images import open_images
-from leapfactual.people import campaigns
+from leapfactual.people import campaigns, overviews
 from leapfactual.people.database import Database
 from leapfactual.people.rules import Rule
 from leapfactual.report.cards import picture
@@ -59,7 +59,7 @@ def main():
                 for share in (0.5, 0.9, 0.99, 1.0)
             }
         found["failures"] = [text for voter in voters for text in voter.failures][:20]
-        found["stored"] = campaigns.overview(db).votes
+        found["stored"] = overviews.overview(db).votes
         db.close()
     print(json.dumps(found, indent=1))
 

@@ -36,8 +36,9 @@ from . import checks
 from .bundle import Bundle
 from .calibration import typicality
 from .data import Images, Table
+from .data.listing import named
 from .diversity import diverse
-from .errors import InputError, MissingData
+from .errors import InputError
 from .explain import LeapFactual
 from .explanation import Explanation
 from .files import atomic
@@ -171,33 +172,10 @@ def listed_pairs(
 
     An image is named as the set names it, or by its file name alone where that is unique.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise MissingData(f"there is no list of targets at {path}. Give a CSV file.")
-    known: dict[str, list[int]] = {}
-    for row, name in enumerate(images.names):
-        for key in {name, Path(name).name}:
-            known.setdefault(key, []).append(row)
-    pairs = []
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        if not {"image", "target"} <= set(reader.fieldnames or []):
-            raise InputError(
-                f"{path} must have the columns `image` and `target`, got "
-                f"{', '.join(reader.fieldnames or []) or 'none'}."
-            )
-        for number, line in enumerate(reader, 2):
-            name = (line["image"] or "").strip()
-            rows = known.get(name, [])
-            if len(rows) != 1:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean `{near[0]}`?" if near else ""
-                many = "several images have that name" if rows else "there is no such image"
-                raise InputError(f"{path}:{number} names `{name}`: {many}.{hint}")
-            pairs.append((rows[0], target_named((line["target"] or "").strip(), classes)))
-    if not pairs:
-        raise InputError(f"{path} names no image. Give one line for each.")
-    return pairs
+    return [
+        (row, target_named(cells["target"], classes))
+        for _, row, cells in named(path, images, "target", "targets")
+    ]
 
 
 def explain_all(

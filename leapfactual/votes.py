@@ -5,8 +5,6 @@ the judgement of those who voted. Choosing a plan needs somebody who can be aske
 there a *stand-in* answers, who says of an image what people said of those that are most like it.
 """
 
-import csv
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,8 @@ import torch
 from torch import Tensor
 
 from .data import Images, Table
-from .errors import InputError, MissingData
+from .data.listing import named
+from .errors import InputError
 from .types import Generator
 
 NEIGHBOURS = 15
@@ -61,40 +60,19 @@ def read_votes(
         images: The set.
         classes: What the classes are called; the labels that there are, in order, when not given.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise MissingData(f"there are no votes at {path}. Give a CSV file.")
-    known: dict[str, list[int]] = {}
-    for row, name in enumerate(images.names):
-        for key in {name, Path(name).name}:
-            known.setdefault(key, []).append(row)
     found: list[tuple[int, str]] = []
     who: set[tuple[str, int]] = set()
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        columns = reader.fieldnames or []
-        if not {"image", "label"} <= set(columns):
-            raise InputError(
-                f"{path} must have the columns `image` and `label`, got "
-                f"{', '.join(columns) or 'none'}."
-            )
-        for number, line in enumerate(reader, 2):
-            name, label = ((line[key] or "").strip() for key in ("image", "label"))
-            rows = known.get(name, [])
-            if len(rows) != 1:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean `{near[0]}`?" if near else ""
-                many = "several images have that name" if rows else "there is no such image"
-                raise InputError(f"{path}:{number} names `{name}`: {many}.{hint}")
-            if not label or (classes is not None and label not in classes):
-                listed = ", ".join(classes or ()) or "a name"
-                raise InputError(f"{path}:{number} says `{label}`, expected one of: {listed}.")
-            if "annotator" in columns:
-                vote = ((line["annotator"] or "").strip(), rows[0])
-                if vote in who:
-                    raise InputError(f"{path}:{number}: `{vote[0]}` votes twice on `{name}`.")
-                who.add(vote)
-            found.append((rows[0], label))
+    for where, row, cells in named(path, images, "label", "votes"):
+        label = cells["label"]
+        if not label or (classes is not None and label not in classes):
+            listed = ", ".join(classes or ()) or "a name"
+            raise InputError(f"{where} says `{label}`, expected one of: {listed}.")
+        if "annotator" in cells:
+            vote = (cells["annotator"], row)
+            if vote in who:
+                raise InputError(f"{where}: `{vote[0]}` votes twice on `{cells['image']}`.")
+            who.add(vote)
+        found.append((row, label))
     names = tuple(classes or sorted({label for _, label in found}))
     if len({label for _, label in found}) < 2:
         raise InputError(f"{path} must name at least two classes, got {list(names)}.")

@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 import torch
 from hypothesis import settings
@@ -9,6 +11,20 @@ settings.load_profile("default")
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Is Debian's chromium; tests that open pages do not run without it."""
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("CHROMIUM IS MISSING: THE PAGE IS NOT TESTED")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -3,7 +3,6 @@
 import base64
 import io
 import re
-import shutil
 
 import pytest
 from PIL import Image
@@ -98,17 +97,6 @@ ROWS = {
         }
     ],
 }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("CHROMIUM IS MISSING: THE PAGE IS NOT TESTED")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_votes_that_cannot_be_are_refused(digits, tmp_path, lines, header, messa
     path = write(tmp_path / "v.csv", [line.format(digits.names[0]) for line in lines], header)
     with pytest.raises(InputError, match=message):
         read_votes(path, digits, digits.classes)
-    with pytest.raises(MissingData, match="no votes at"):
+    with pytest.raises(MissingData, match="no list of votes at"):
         read_votes(tmp_path / "none.csv", digits)
 
 

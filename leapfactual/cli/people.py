@@ -313,7 +313,7 @@ def status(campaign: Place, as_json: Json = False) -> None:
     Example: leapfactual people status campaign.db
     """
     with _opened(campaign) as db:
-        from ..people.campaigns import overview
+        from ..people.overviews import overview
 
         seen = overview(db)
     if as_json:
@@ -434,7 +434,7 @@ def void(
     Example: leapfactual people void campaign.db Ben --rewind
     """
     with _opened(campaign) as db:
-        from ..people.campaigns import void as take_back
+        from ..people.voiding import void as take_back
 
         doubted = take_back(db, name, rewind=rewind)
     done = "rewound where it mattered" if rewind else "marked as doubted"
@@ -453,11 +453,11 @@ def adjudicate(
     """
     with _opened(campaign) as db:
         from ..explaining import target_named
-        from ..people import voting
+        from ..people import rounds, voting
         from ..people.rules import IMPLAUSIBLE
 
         with db.read() as c:
-            classes = voting.settings(c).classes
+            classes = rounds.settings(c).classes
         same = answer == "not believable"
         outcome = IMPLAUSIBLE if same else target_named(answer, tuple(classes))
         voting.adjudicate(db, task, outcome, time.time())

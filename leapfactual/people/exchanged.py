@@ -17,7 +17,8 @@ from typing import Any, NoReturn, TextIO
 
 from ..errors import InputError, MissingData
 from . import tables as t
-from .campaigns import MOST_NAME, called, check_text
+from .campaigns import MOST_NAME, check_text
+from .overviews import called
 from .rules import IMPLAUSIBLE, UNSURE
 
 MOST_BYTES = 2**30

@@ -29,7 +29,9 @@ from . import tables as t
 from .campaigns import enrol
 from .database import Database
 from .exchanged import Ballot, Subject, subject_in, words
-from .voting import Conflict, again, cast, note, settings
+from .rounds import note, settings
+from .taking import again
+from .voting import Conflict, cast
 from .work import PNG
 
 ZOONIVERSE, LABEL_STUDIO = "zooniverse", "label-studio"

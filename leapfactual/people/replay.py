@@ -16,9 +16,11 @@ from sqlalchemy import Connection, insert, select, true, update
 
 from ..errors import InputError
 from . import tables as t
-from .campaigns import doubt, rewound
 from .database import Database
-from .voting import cast, enqueue, note, progress, record
+from .rounds import enqueue, go_on, note, record
+from .taking import again
+from .voiding import doubt, rewound
+from .voting import cast
 from .work import Worker
 
 Identity = tuple[Any, ...]
@@ -143,21 +145,11 @@ def _find(c: Connection, wanted: Identity) -> t.Record:
         )
     ).one()
     found = c.execute(
-        select(t.task).where(
-            t.task.c.frame_id == frame.id,
-            t.task.c.kind == kind,
-            t.task.c.annotator_id.is_(None)
-            if annotator is None
-            else t.task.c.annotator_id == annotator,
-        )
+        select(t.task).where(t.task.c.frame_id == frame.id, t.task.c.kind == t.FRAME)
     ).one_or_none()
-    if found is None and kind == t.REPEAT:
-        values = {"kind": kind, "state": t.OPEN, "asset": frame.asset, "frame_id": frame.id}
-        c.execute(insert(t.task).values(**values, annotator_id=annotator))
-        return _find(c, wanted)
     if found is None:
         raise InputError(f"nobody is asked about frame {position} of run {run} this time.")
-    return found
+    return again(c, found, annotator) if kind == t.REPEAT else found
 
 
 def _redo(
@@ -171,10 +163,7 @@ def _redo(
     elif kind == "decided" and content["adjudicated"]:
         task = _find(c, known[content["task"]])
         record(c, task.id, content["outcome"], now, adjudicated=True)
-        segment = c.execute(
-            select(t.frame.c.segment_id).where(t.frame.c.id == task.frame_id)
-        ).scalar_one()
-        progress(c, segment, now)
+        go_on(c, task.frame_id, now)
     elif kind == "rule":
         c.execute(insert(t.rule).values(created=now, content=content))
         note(c, now, "rule", **content)

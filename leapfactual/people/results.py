@@ -12,11 +12,12 @@ from ..explanation import Explanation
 from ..files import atomic
 from ..report import cards, write_page
 from . import tables as t
-from .campaigns import asset, called, journey
+from .campaigns import asset
 from .database import Database
 from .exchanged import harmless
+from .overviews import called, journey
+from .rounds import EXHAUSTED, REACHED, settings
 from .segments import ahead
-from .voting import settings
 from .work import Worker, decoded
 
 MOST_STEM = 150
@@ -62,6 +63,8 @@ def rows(db: Database) -> Iterator[dict[str, Any]]:
 def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cpu") -> int:
     """Writes results.csv, results.json, the pictures and a page; returns how many runs ended.
 
+    Runs are walked again one by one, so memory does not grow with their number.
+
     Arguments:
         db: The database.
         out: The folder to write to.
@@ -77,28 +80,29 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
         )
     with atomic(out / "results.json") as temporary:
         temporary.write_text(json.dumps(table, indent=1) + "\n")
-    found = list(explanations(db, bundle, device))
-    for name, e, pictures in found:
-        stem = name.replace("\\", "/").strip("/").replace("/", "-")[-MOST_STEM:]
-        for what, content in pictures.items():
-            with atomic(out / "pictures" / f"{stem}, {what}.png") as temporary:
-                temporary.write_bytes(content)
-        assert len(e) == 1
-    if found:
-        with db.read() as c:
-            campaign = settings(c)
-        names = [name for name, _, _ in found]
-        write_page(
-            out / "index.html",
-            cards(
-                Explanation.cat([e for _, e, _ in found]), names=names, classes=campaign.classes
-            ),
-            title=campaign.name,
-            about=f"{campaign.question} What people would have had to see for another answer. "
-            "The pictures are synthetic.",
-            classes=campaign.classes,
-        )
-    return len(found)
+    with db.read() as c:
+        campaign = settings(c)
+    count = 0
+
+    def shown() -> Iterator[dict[str, Any]]:
+        nonlocal count
+        for name, e, pictures in explanations(db, bundle, device):
+            stem = name.replace("\\", "/").strip("/").replace("/", "-")[-MOST_STEM:]
+            for what, content in pictures.items():
+                with atomic(out / "pictures" / f"{stem}, {what}.png") as temporary:
+                    temporary.write_bytes(content)
+            count += 1
+            yield from cards(e, names=[name], classes=campaign.classes)
+
+    write_page(
+        out / "index.html",
+        shown(),
+        title=campaign.name,
+        about=f"{campaign.question} What people would have had to see for another answer. The "
+        "pictures are synthetic.",
+        classes=campaign.classes,
+    )
+    return count
 
 
 def explanations(
@@ -114,7 +118,7 @@ def explanations(
         numbers = list(
             c.execute(
                 select(t.run.c.id)
-                .where(t.run.c.status.in_(["reached", "exhausted"]))
+                .where(t.run.c.status.in_([REACHED, EXHAUSTED]))
                 .order_by(t.run.c.id)
             ).scalars()
         )

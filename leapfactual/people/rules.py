@@ -107,10 +107,6 @@ class Rule:
         best = int(p.argmax())
         return _outcome(best, len(p)) if p[best] >= self.posterior else None
 
-    def wanted(self, votes: int) -> int:
-        """Returns up to how many votes to collect, where there are so many and no consensus."""
-        return min(self.most, max(self.least, votes + 1))
-
 
 def _outcome(index: int, outcomes: int) -> int:
     """Returns the answer for a row of a confusion matrix; the last one is *implausible*."""

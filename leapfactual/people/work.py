@@ -35,8 +35,7 @@ from ..pictures import as_images
 from ..report.cards import picture
 from . import tables as t
 from .database import Database, Unavailable
-from .segments import STEP, Ahead, ahead
-from .voting import (
+from .rounds import (
     ASKING,
     EXHAUSTED,
     REACHED,
@@ -48,6 +47,7 @@ from .voting import (
     progress,
     settings,
 )
+from .segments import STEP, Ahead, ahead
 
 LEASE = 600.0
 ATTEMPTS = 5
@@ -111,14 +111,9 @@ class Worker:
         self, db: Database, bundle: str | Path | None = None, device: str = "cpu"
     ) -> None:
         self.db, self.name = db, uuid.uuid4().hex
+        place = bundle_of(db, bundle)
         with db.read() as c:
             campaign = settings(c)
-        place = Path(bundle or campaign.bundle)
-        if fingerprint_of(place) != campaign.bundle_sha256:
-            raise InputError(
-                f"{place} is not the bundle that this campaign was made with: its manifest "
-                "differs. Give the right one with --bundle."
-            )
         self.explainer = explainer_of(Bundle.load(place).to(device), campaign.plan)
         self.device = device
         self.ahead = 1 if campaign.mode == STEP else campaign.ahead
@@ -281,7 +276,7 @@ def beside(db: Database, bundle: Path | None = None, device: str = "cpu") -> Ite
         bundle: The bundle, if it is somewhere else than when the campaign was made.
         device: Where to compute.
     """
-    Worker(db, bundle, device)
+    bundle_of(db, bundle)
     over = threading.Event()
     started: list[BaseProcess] = []
 
@@ -295,6 +290,7 @@ def beside(db: Database, bundle: Path | None = None, device: str = "cpu") -> Ite
             started[:] = [process]
             while process.is_alive() and not over.wait(0.5):
                 pass
+            over.wait(1.0)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -314,6 +310,19 @@ def fingerprint_of(bundle: Path) -> str:
     if not path.is_file():
         raise InputError(f"{bundle} is no bundle: there is no {MANIFEST}. Make one with `fit`.")
     return sha256(path)
+
+
+def bundle_of(db: Database, place: str | Path | None = None) -> Path:
+    """Returns where the bundle of a campaign is, if it is the one that it was made with."""
+    with db.read() as c:
+        campaign = settings(c)
+    found = Path(place or campaign.bundle)
+    if fingerprint_of(found) != campaign.bundle_sha256:
+        raise InputError(
+            f"{found} is not the bundle that this campaign was made with: its manifest differs. "
+            "Give the right one with --bundle."
+        )
+    return found
 
 
 def explainer_of(bundle: Bundle, plan: str) -> LeapFactual:

@@ -4,7 +4,7 @@ import itertools
 
 from sqlalchemy import select
 
-from leapfactual.people import campaigns, voting
+from leapfactual.people import campaigns, taking, voting
 from leapfactual.people import tables as t
 from leapfactual.people.work import Worker, decoded
 
@@ -39,7 +39,7 @@ def play(db, voters, worker=None, clock=None, most=100_000, stop=lambda: False):
             pass
         idle = True
         for annotator, voter in voters.items():
-            offer = voting.take(db, annotator, clock())
+            offer = taking.take(db, annotator, clock())
             if offer is None:
                 continue
             idle = False

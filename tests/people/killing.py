@@ -27,7 +27,7 @@ import uvicorn
 from sqlalchemy import func, select
 
 from leapfactual.data.images import open_images
-from leapfactual.people import campaigns
+from leapfactual.people import campaigns, overviews
 from leapfactual.people import tables as t
 from leapfactual.people.database import Database
 from leapfactual.people.replay import replay
@@ -213,7 +213,7 @@ def found(place, told, again):
         rounds = c.execute(select(func.count()).select_from(t.round_)).scalar_one()
         pairs = c.execute(select(t.vote.c.task_id, t.vote.c.annotator_id)).all()
         segments = c.execute(select(t.segment.c.run_id, t.segment.c.number)).all()
-        statuses = campaigns.overview(db).runs
+        statuses = overviews.overview(db).runs
     acknowledged = told["acknowledged"]
     return {
         "acknowledged": len(acknowledged),

@@ -22,7 +22,18 @@ from typer.testing import CliRunner
 
 from leapfactual.cli import app
 from leapfactual.errors import InputError, MissingData
-from leapfactual.people import campaigns, exchanged, interchange, label_studio, voting, zooniverse
+from leapfactual.people import (
+    campaigns,
+    exchanged,
+    interchange,
+    label_studio,
+    overviews,
+    rounds,
+    taking,
+    voiding,
+    voting,
+    zooniverse,
+)
 from leapfactual.people import tables as t
 from leapfactual.people.database import Database
 from leapfactual.people.interchange import bring_in, export
@@ -184,7 +195,7 @@ def rows(path):
 def tally(db):
     """Counts the votes on every task by answer, by rows."""
     with db.read() as c:
-        names = exchanged.words(voting.settings(c).classes)
+        names = exchanged.words(rounds.settings(c).classes)
         votes = c.execute(select(t.vote.c.task_id, t.vote.c.answer)).all()
     return Counter((task, names[answer]) for task, answer in votes)
 
@@ -341,7 +352,7 @@ def test_what_is_open_goes_out_without_votes(fresh, tmp_path):
     worker = Worker(made.db)
     while worker.once():
         pass
-    offer = voting.take(made.db, person, 1000.0)
+    offer = taking.take(made.db, person, 1000.0)
     voting.vote(made.db, person, offer.key, 4, 1001.0)
     done = export(made.db, tmp_path / "open.json", "label-studio", blank=True)
     tasks = json.loads((tmp_path / "open.json").read_text())
@@ -429,12 +440,12 @@ def test_it_is_the_same_on_postgresql(postgres_server, played, fresh, tmp_path):
 @BOTH
 def test_votes_of_who_was_voided_stay_out(played, fresh, tmp_path, form):
     made, other = played(), fresh()
-    campaigns.void(made.db, "person 2")
+    voiding.void(made.db, "person 2")
     export(made.db, tmp_path / "votes", form)
     done = bring_in(other.db, tmp_path / "votes", form)
     assert done.skipped == count(made.db, t.vote, t.vote.c.annotator_id == 2) > 5
     assert count(other.db, t.annotator, t.annotator.c.name == "person 2") == 0
-    campaigns.void(other.db, "person 3")
+    voiding.void(other.db, "person 3")
     before = state(other.db)
     again = bring_in(other.db, tmp_path / "votes", form)
     assert (again.taken, again.late) == (0, 0)
@@ -631,7 +642,7 @@ def test_votes_that_were_given_elsewhere_move_a_campaign(asked, tmp_path):
         task["annotations"] = [chosen("4", by=k) for k in (1, 2, 3)]
     done = bring_in(asked.db, as_json(tmp_path / "votes.json", tasks), "label-studio")
     assert (done.taken, done.late) == (12, 6), "two who agree decide, the third comes late"
-    assert campaigns.overview(asked.db).runs == {"waiting": 6}
+    assert overviews.overview(asked.db).runs == {"waiting": 6}
     with asked.db.read() as c:
         (token,) = c.execute(select(t.annotator.c.token_sha256).limit(1)).scalars()
         assert campaigns.person(c, token) is None
@@ -669,12 +680,12 @@ def test_a_picture_that_is_asked_about_twice_is_voted_on_twice(campaign, folder,
 
 def test_who_was_looking_at_a_picture_is_told(asked, tmp_path):
     campaigns.invite(asked.db, "Ada")
-    offer = voting.take(asked.db, 1, 1000.0)
+    offer = taking.take(asked.db, 1, 1000.0)
     path = as_csv(tmp_path / "votes.csv", [zoo({"#sha256": offer.asset})])
     assert bring_in(asked.db, path, "zooniverse").people == 0
     with pytest.raises(voting.Conflict, match="voted on this picture before"):
         voting.vote(asked.db, 1, offer.key, 5, 1001.0)
-    assert voting.take(asked.db, 1, 1002.0) != offer
+    assert taking.take(asked.db, 1, 1002.0) != offer
 
 
 SHA = "a" * 64

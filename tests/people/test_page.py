@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import shutil
 import socket
 import threading
 import time
@@ -12,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import select, update
 
-from leapfactual.people import campaigns, voting
+from leapfactual.people import campaigns, overviews, taking, voting
 from leapfactual.people import tables as t
 from leapfactual.people.rules import IMPLAUSIBLE, UNSURE, Rule
 from leapfactual.people.web.app import OWNER, VOTER, application
@@ -34,17 +33,6 @@ REPORT = """document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));"""
 
 
-@pytest.fixture(scope="module")
-def browser():
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("CHROMIUM IS MISSING: THE PAGE IS NOT TESTED")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @contextmanager
 def running(app):
     """Serves an application at a free port of this computer, and gives its address."""
@@ -63,6 +51,19 @@ def running(app):
             thread.join()
 
 
+@contextmanager
+def working(db):
+    """Does the jobs of a campaign in a thread."""
+    over = threading.Event()
+    thread = threading.Thread(target=lambda: Worker(db).run(over.is_set))
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 @pytest.fixture
 def serve(campaign, folder):
     """Serves campaigns, each with a worker in it, whose first pictures are asked about."""
@@ -75,8 +76,8 @@ def serve(campaign, folder):
                 with made.db.write() as c:
                     c.execute(update(t.campaign).values(classes=list(classes)))
             made.tokens = [campaigns.invite(made.db, name) for name in names]
-            app = application(made.db, pace=pace, worker=lambda: Worker(made.db))
-            made.url = stack.enter_context(running(app))
+            made.url = stack.enter_context(running(application(made.db, pace=pace)))
+            stack.enter_context(working(made.db))
             worked(made.db)
             return made
 
@@ -288,7 +289,7 @@ def test_who_is_late_is_told(serve, visit):
     key = page.locator("[name=key]").input_value()
     with made.db.write() as c:
         c.execute(update(t.lease).values(expires=0.0))
-    while (offer := voting.take(made.db, 2, time.time())) is not None:
+    while (offer := taking.take(made.db, 2, time.time())) is not None:
         voting.vote(made.db, 2, offer.key, 4, time.time())
     answer(page, "7")
     expect(page.locator(".notice")).to_contain_text("Your answer is kept, and does not count.")
@@ -420,7 +421,7 @@ def test_the_owner_sees_how_it_stands(serve, visit, shipped, tmp_path, network):
     crowd(made, {1: right, 2: lambda content: (right(content) + 1) % 10, 3: right}, most=36)
     worked(made.db)
     page.reload()
-    seen = campaigns.overview(made.db)
+    seen = overviews.overview(made.db)
     facts = dict(
         zip(
             page.locator("dt").all_inner_texts(), page.locator("dd").all_inner_texts(), strict=True
@@ -441,7 +442,7 @@ def test_the_owner_sees_how_it_stands(serve, visit, shipped, tmp_path, network):
     run = page.get_by_role("link", name="digit-0.png", exact=True)
     run.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("digit-0.png, to 3")
-    journey = campaigns.journey(made.db, 1)
+    journey = overviews.journey(made.db, 1)
     cast = [v for s in journey["segments"] for f in s["frames"] for v in f["votes"]]
     assert cast
     expect(page.locator("figcaption li")).to_have_count(len(cast))
@@ -471,7 +472,7 @@ def test_the_owner_adjudicates(serve, visit):
     expect(page.get_by_role("status")).to_contain_text("Your decision is stored.")
     expect(page.locator("form.stuck")).to_have_count(1)
     worked(made.db)
-    assert campaigns.overview(made.db).runs == {"no_consensus": 1, "asking": 1}
+    assert overviews.overview(made.db).runs == {"no_consensus": 1, "asking": 1}
     stale.locator("form.stuck").first.get_by_role("button", name="8").click()
     expect(stale.get_by_role("status")).to_contain_text("there is nothing to do")
     stale.get_by_role("link", name="Go on").click()
@@ -505,7 +506,7 @@ def everything(serve):
     long = "Wolfeschlegelsteinhausenbergerdorff" * 2
     made = serve(names=[long, "Ben", "Cleo"], pictures=3, rule=Rule(least=2, most=2))
     crowd(made, {1: lambda _: 7, 2: lambda _: 8}, most=4)
-    assert set(campaigns.overview(made.db).runs) == {"asking", "no_consensus"}
+    assert set(overviews.overview(made.db).runs) == {"asking", "no_consensus"}
     made.paths = (
         f"/join/{made.tokens[2]}",
         "/task?late=1",

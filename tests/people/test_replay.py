@@ -5,7 +5,7 @@ import random
 import pytest
 from sqlalchemy import select, update
 
-from leapfactual.people import campaigns, voting
+from leapfactual.people import campaigns, overviews, voiding, voting
 from leapfactual.people import tables as t
 from leapfactual.people.replay import replay
 from leapfactual.people.rules import DAWID_SKENE, IMPLAUSIBLE, UNSURE, Rule
@@ -38,13 +38,13 @@ def test_random_histories_replay_to_the_same(campaign, network, mode, method):
     voters = {p: wild(network, p) for p in people}
     worker, clock = Worker(made.db), Clock()
     play(made.db, voters, worker, clock, most=60)
-    campaigns.void(made.db, "person 2", rewind=True)
+    voiding.void(made.db, "person 2", rewind=True)
     del voters[people[1]]
     play(made.db, voters, worker, clock, most=40)
     with made.db.write() as c:
         campaigns.change_rule(c, Rule(least=3, most=4, method=method), clock())
     play(made.db, voters, worker, clock)
-    for task, _ in campaigns.overview(made.db).stuck[:2]:
+    for task, _ in overviews.overview(made.db).stuck[:2]:
         voting.adjudicate(made.db, task, 3, clock())
     play(made.db, voters, worker, clock)
     found = replay(made.db)

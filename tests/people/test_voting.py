@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from leapfactual.errors import InputError
-from leapfactual.people import campaigns, voting
+from leapfactual.people import campaigns, overviews, taking, voiding, voting
 from leapfactual.people import tables as t
 from leapfactual.people.rules import IMPLAUSIBLE, UNSURE, Rule
 from leapfactual.people.work import LEASE, Worker
@@ -37,17 +37,17 @@ def open_campaign(campaign):
 def test_three_who_agree_decide(open_campaign):
     made = open_campaign(people=3)
     for person in made.people:
-        offer = voting.take(made.db, person, made.clock())
+        offer = taking.take(made.db, person, made.clock())
         assert voting.vote(made.db, person, offer.key, 4, made.clock()).counted
     assert count(made.db, t.vote) == 3
-    keys = {voting.take(made.db, p, made.clock()).key for p in made.people}
+    keys = {taking.take(made.db, p, made.clock()).key for p in made.people}
     assert len(keys) == 3, "everybody has a key of their own"
 
 
 def test_the_same_vote_again_is_acknowledged_again(open_campaign):
     made = open_campaign()
     person = made.people[0]
-    offer = voting.take(made.db, person, made.clock())
+    offer = taking.take(made.db, person, made.clock())
     first = voting.vote(made.db, person, offer.key, 4, made.clock())
     again = voting.vote(made.db, person, offer.key, 4, made.clock())
     assert first == again
@@ -61,11 +61,11 @@ def test_the_same_vote_again_is_acknowledged_again(open_campaign):
 def test_a_task_is_kept_until_it_is_answered_and_then_gone(open_campaign):
     made = open_campaign()
     person = made.people[0]
-    offer = voting.take(made.db, person, made.clock())
-    assert voting.take(made.db, person, made.clock()) == offer
+    offer = taking.take(made.db, person, made.clock())
+    assert taking.take(made.db, person, made.clock()) == offer
     voting.vote(made.db, person, offer.key, 4, made.clock())
     seen = {offer.asset}
-    while (offer := voting.take(made.db, person, made.clock())) is not None:
+    while (offer := taking.take(made.db, person, made.clock())) is not None:
         assert offer.asset not in seen
         seen.add(offer.asset)
         voting.vote(made.db, person, offer.key, UNSURE, made.clock())
@@ -74,7 +74,7 @@ def test_a_task_is_kept_until_it_is_answered_and_then_gone(open_campaign):
 
 def test_nobody_votes_on_what_was_not_given_to_them(open_campaign):
     made = open_campaign()
-    offer = voting.take(made.db, made.people[0], made.clock())
+    offer = taking.take(made.db, made.people[0], made.clock())
     for key in (offer.key, "no such key", ""):
         with pytest.raises(voting.Refused, match="not given to you"):
             voting.vote(made.db, made.people[1], key, 4, made.clock())
@@ -86,22 +86,22 @@ def test_nobody_votes_on_what_was_not_given_to_them(open_campaign):
 
 def test_no_more_people_are_sent_to_a_picture_than_it_needs(open_campaign):
     made = open_campaign(people=20)
-    offers = [voting.take(made.db, person, made.clock()) for person in made.people]
+    offers = [taking.take(made.db, person, made.clock()) for person in made.people]
     given = [offer.asset for offer in offers if offer is not None]
     assert len(given) == 6 * 3
     assert all(given.count(asset) == 3 for asset in given)
     late = made.clock.now + 2 * LEASE
-    assert voting.take(made.db, made.people[-1], late) is not None, "leases run out"
+    assert taking.take(made.db, made.people[-1], late) is not None, "leases run out"
 
 
 def test_a_vote_after_the_decision_is_kept_but_does_not_count(open_campaign):
     made = open_campaign(people=4)
     slow = made.people[0]
-    held = voting.take(made.db, slow, made.clock())
+    held = taking.take(made.db, slow, made.clock())
     late = made.clock.now + 2 * LEASE
     others = {p: lambda content: 4 for p in made.people[1:]}
     while True:
-        offers = {p: voting.take(made.db, p, late) for p in others}
+        offers = {p: taking.take(made.db, p, late) for p in others}
         if not any(offers.values()):
             break
         for p, offer in offers.items():
@@ -117,7 +117,7 @@ def test_who_does_not_agree_calls_an_adjudicator(open_campaign, network):
     made = open_campaign(people=5, images=None)
     ways = {p: (lambda content, k=k: k) for k, p in enumerate(made.people)}
     play(made.db, ways, made.worker, made.clock)
-    seen = campaigns.overview(made.db)
+    seen = overviews.overview(made.db)
     assert seen.runs == {"no_consensus": 6}
     assert len(seen.stuck) == 6
     task, _ = seen.stuck[0]
@@ -126,9 +126,9 @@ def test_who_does_not_agree_calls_an_adjudicator(open_campaign, network):
     voting.adjudicate(made.db, task, 4, made.clock())
     with pytest.raises(InputError, match="nothing to do"):
         voting.adjudicate(made.db, task, 4, made.clock())
-    assert campaigns.overview(made.db).runs == {"no_consensus": 5, "waiting": 1}
+    assert overviews.overview(made.db).runs == {"no_consensus": 5, "waiting": 1}
     play(made.db, dict.fromkeys(made.people, labels(network)), made.worker, made.clock)
-    runs = campaigns.overview(made.db).runs
+    runs = overviews.overview(made.db).runs
     assert runs["no_consensus"] == 5
     assert sum(runs.values()) == 6
 
@@ -136,17 +136,17 @@ def test_who_does_not_agree_calls_an_adjudicator(open_campaign, network):
 def test_pictures_that_nobody_believes_end_a_run(open_campaign):
     made = open_campaign(people=3)
     play(made.db, dict.fromkeys(made.people, lambda _: IMPLAUSIBLE), made.worker, made.clock)
-    assert campaigns.overview(made.db).runs == {"implausible": 6}
+    assert overviews.overview(made.db).runs == {"implausible": 6}
 
 
 def test_a_paused_campaign_gives_nothing_out_but_takes_answers(open_campaign):
     made = open_campaign()
-    offer = voting.take(made.db, made.people[0], made.clock())
+    offer = taking.take(made.db, made.people[0], made.clock())
     campaigns.pause(made.db, True)
-    assert voting.take(made.db, made.people[1], made.clock()) is None
+    assert taking.take(made.db, made.people[1], made.clock()) is None
     assert voting.vote(made.db, made.people[0], offer.key, 4, made.clock()).counted
     campaigns.pause(made.db, False)
-    assert voting.take(made.db, made.people[1], made.clock()) is not None
+    assert taking.take(made.db, made.people[1], made.clock()) is not None
 
 
 def test_gold_and_repeats_are_mixed_in(campaign, shipped, tmp_path, network):
@@ -163,7 +163,7 @@ def test_gold_and_repeats_are_mixed_in(campaign, shipped, tmp_path, network):
     people = invited(made.db, 2)
     right = labels(network)
     play(made.db, {people[0]: right, people[1]: lambda content: (right(content) + 1) % 10})
-    good, bad = campaigns.overview(made.db).people
+    good, bad = overviews.overview(made.db).people
     assert good["gold"] > 2
     assert good["right"] > 0.7
     assert bad["right"] < 0.3
@@ -191,15 +191,15 @@ def test_a_voided_person_leaves_marks_and_runs_can_be_rewound(open_campaign, net
     voters = dict.fromkeys(made.people, right)
     voters[liar] = lambda content: 3
     play(made.db, voters, made.worker, made.clock)
-    before = campaigns.overview(made.db).runs
+    before = overviews.overview(made.db).runs
     assert "asking" not in before
-    doubted = campaigns.void(made.db, "person 1")
+    doubted = voiding.void(made.db, "person 1")
     assert doubted
-    assert campaigns.overview(made.db).runs == before, "finished runs do not change by themselves"
+    assert overviews.overview(made.db).runs == before, "finished runs do not change by themselves"
     with pytest.raises(voting.Refused, match="no longer valid"):
-        voting.take(made.db, liar, made.clock())
-    campaigns.void(made.db, "person 1", rewind=True)
-    assert campaigns.overview(made.db).runs.get("asking"), "some cannot be decided without"
+        taking.take(made.db, liar, made.clock())
+    voiding.void(made.db, "person 1", rewind=True)
+    assert overviews.overview(made.db).runs.get("asking"), "some cannot be decided without"
     del voters[liar]
     play(made.db, voters, made.worker, made.clock)
     with made.db.read() as c:
@@ -211,12 +211,12 @@ def test_a_voided_person_leaves_marks_and_runs_can_be_rewound(open_campaign, net
 def test_a_new_rule_is_for_what_is_not_decided(open_campaign):
     made = open_campaign(people=3)
     for person in made.people[:2]:
-        offer = voting.take(made.db, person, made.clock())
+        offer = taking.take(made.db, person, made.clock())
         voting.vote(made.db, person, offer.key, 4, made.clock())
     with made.db.write() as c:
         campaigns.change_rule(c, Rule(least=1, most=1), made.clock())
     assert count(made.db, t.consensus) == 0
-    offer = voting.take(made.db, made.people[2], made.clock())
+    offer = taking.take(made.db, made.people[2], made.clock())
     voting.vote(made.db, made.people[2], offer.key, 4, made.clock())
     with made.db.read() as c:
         assert c.execute(select(t.consensus.c.rule_id)).scalars().all() == [2]
@@ -296,6 +296,6 @@ def test_a_rewound_run_that_is_decided_as_before_ends_again(open_campaign, netwo
     right = labels(network)
     play(made.db, dict.fromkeys(made.people[:3], right), made.worker, made.clock, most=18)
     play(made.db, dict.fromkeys(made.people[1:], right), made.worker, made.clock)
-    campaigns.void(made.db, "person 4", rewind=True)
+    voiding.void(made.db, "person 4", rewind=True)
     play(made.db, dict.fromkeys(made.people[:3], right), made.worker, made.clock)
-    assert not {"waiting", "asking"} & set(campaigns.overview(made.db).runs)
+    assert not {"waiting", "asking"} & set(overviews.overview(made.db).runs)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
-from leapfactual.people import campaigns, voting
+from leapfactual.people import campaigns, voiding, voting
 from leapfactual.people import tables as t
 from leapfactual.people.database import Unavailable
 from leapfactual.people.web.app import OWNER, VOTER, application, keys
@@ -107,7 +107,7 @@ TOKENS = ("none", "voter", "owner", "wrong", "voided")
 
 def test_only_what_should_pass_passes(served):
     voided = campaigns.invite(served.db, "Cleo")
-    campaigns.void(served.db, "Cleo")
+    voiding.void(served.db, "Cleo")
     key = offered(served.client(served.ada))
     with served.db.read() as c:
         digest = c.execute(select(t.run.c.asset).limit(1)).scalar_one()

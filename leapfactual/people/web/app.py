@@ -10,11 +10,8 @@
 ===============================  ==========================================================
 """
 
-import asyncio
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from itertools import takewhile
 from pathlib import Path
@@ -33,11 +30,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from ...errors import InputError
-from .. import campaigns, voting
+from .. import campaigns, overviews, rounds, taking, voting
 from .. import tables as t
 from ..database import Database, Unavailable
 from ..rules import IMPLAUSIBLE, UNSURE
-from ..work import Worker
 from .guard import Guard, Pace
 
 HERE = Path(__file__).parent
@@ -62,7 +58,7 @@ class Site:
     def __init__(self, db: Database, secure: bool = False, pace: Pace | None = None) -> None:
         self.db, self.secure, self.pace = db, secure, pace or Pace()
         with db.read() as c:
-            self.campaign = voting.settings(c)
+            self.campaign = rounds.settings(c)
             self.shared = len(shared_folder(list(c.execute(select(t.run.c.name)).scalars())))
         self.classes: list[str] = list(self.campaign.classes)
         self.keys = keys(self.classes)
@@ -74,7 +70,7 @@ class Site:
             question=self.campaign.question,
             classes=self.classes,
             keys=self.keys,
-            called=lambda answer: campaigns.called(answer, self.classes),
+            called=lambda answer: overviews.called(answer, self.classes),
             short=lambda name: name[self.shared :],
             unsure=UNSURE,
             implausible=IMPLAUSIBLE,
@@ -226,7 +222,7 @@ async def task(request: Request) -> Response:
     """Gives the person something to look at."""
     here = site(request)
     person = await here.paced(request)
-    offer = await run_in_threadpool(voting.take, here.db, person, time.time())
+    offer = await run_in_threadpool(taking.take, here.db, person, time.time())
     state = await run_in_threadpool(_state, here.db, person)
     late = request.query_params.get("late") == "1"
     if offer is not None:
@@ -240,12 +236,11 @@ async def task(request: Request) -> Response:
 def _state(db: Database, person: int) -> dict[str, Any]:
     """Returns how many answers a person has given, and whether more will be wanted."""
     own = select(func.count()).select_from(t.vote).where(t.vote.c.annotator_id == person)
-    left = select(t.run.c.id).where(~t.run.c.status.in_(voting.FINISHED)).limit(1)
     with db.read() as c:
         return {
             "given": c.execute(own).scalar_one(),
-            "done": c.execute(left).first() is None,
-            "paused": voting.settings(c).paused,
+            "done": campaigns.finished(c),
+            "paused": rounds.settings(c).paused,
         }
 
 
@@ -310,7 +305,7 @@ async def owner(request: Request) -> Response:
     """Shows how the campaign stands."""
     here = site(request)
     await here.owner(request)
-    seen = await run_in_threadpool(campaigns.overview, here.db)
+    seen = await run_in_threadpool(overviews.overview, here.db)
     runs = await run_in_threadpool(_runs, here.db)
     decided = request.query_params.get("decided") == "1"
     return here.page("owner.html", seen=seen, runs=runs, decided=decided)
@@ -326,7 +321,7 @@ async def owner_run(request: Request) -> Response:
     here = site(request)
     await here.owner(request)
     number = whole(request.path_params["run"])
-    journey = await run_in_threadpool(campaigns.journey, here.db, number)
+    journey = await run_in_threadpool(overviews.journey, here.db, number)
     return here.page("run.html", run=journey)
 
 
@@ -433,7 +428,6 @@ def application(
     hosts: Iterable[str] = (),
     secure: bool = False,
     pace: Pace | None = None,
-    worker: Callable[[], Worker] | None = None,
 ) -> Starlette:
     """Returns the application.
 
@@ -442,22 +436,7 @@ def application(
         hosts: The names that it may be called by, besides those of this computer.
         secure: Whether cookies are for https alone.
         pace: How fast one person may go.
-        worker: Makes what does the jobs, in a thread of this process; none where a worker runs
-            elsewhere.
     """
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        stop = threading.Event()
-        thread = None
-        if worker is not None:
-            thread = threading.Thread(target=lambda: worker().run(stop.is_set), daemon=True)
-            thread.start()
-        yield
-        stop.set()
-        if thread is not None:
-            await asyncio.to_thread(thread.join, 10)
-
     routes = [
         Route("/", home),
         Route("/alive", alive),
@@ -486,7 +465,6 @@ def application(
             InputError: _wrong,
             Unavailable: _unavailable,
         },
-        lifespan=lifespan,
     )
     app.state.site = Site(db, secure, pace)
     return app

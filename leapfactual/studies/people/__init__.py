@@ -24,7 +24,7 @@ from sqlalchemy import func, select
 
 from ...data.images import open_images
 from ...files import atomic
-from ...people import campaigns, voting
+from ...people import campaigns, overviews, voting
 from ...people import tables as t
 from ...people.database import Database
 from ...people.rules import DAWID_SKENE, MAJORITY, Rule
@@ -215,7 +215,7 @@ def served(place: str | Path) -> Iterator[str]:
 
 def _adjudicated(db: Database, eye: Eye) -> int:
     """Decides what people do not agree on, as an owner without fault would; returns how much."""
-    stuck = campaigns.stuck(db)
+    stuck = overviews.stuck(db)
     for task, _ in stuck:
         with db.read() as c:
             digest = c.execute(select(t.task.c.asset).where(t.task.c.id == task)).scalar_one()
