@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,11 +34,11 @@ Elsewhere = Annotated[
 Url = Annotated[
     str, typer.Option("--url", help="Where people reach the page, for the links to send.")
 ]
-Least = Annotated[int, typer.Option(help="How many people must have voted.", min=1)]
-Share = Annotated[float, typer.Option(help="Which share of them must agree.")]
-Most = Annotated[int, typer.Option(help="With how many votes to give up on consensus.", min=1)]
-Method = Annotated[str, typer.Option(help="majority, or dawid-skene.")]
-Posterior = Annotated[float, typer.Option(help="Which posterior Dawid–Skene must reach.")]
+LEAST = typer.Option(help="How many people must have voted.", min=1)
+SHARE = typer.Option(help="Which share of them must agree.")
+MOST = typer.Option(help="With how many votes to give up on consensus.", min=1)
+METHOD = typer.Option(help="majority, or dawid-skene.")
+POSTERIOR = typer.Option(help="Which posterior Dawid–Skene must reach.")
 Format = Annotated[str, typer.Option("--format", help="zooniverse, or label-studio.")]
 LOCAL = "http://localhost:8000"
 SHIPPED, SHOWN = "digits", 6
@@ -132,11 +132,11 @@ def create(
         ),
     ] = "batch",
     ahead: Annotated[int, typer.Option(help="How many pictures a round has at most.")] = 32,
-    least: Least = 3,
-    share: Share = 2 / 3,
-    most: Most = 7,
-    method: Method = "majority",
-    posterior: Posterior = 0.95,
+    least: Annotated[int, LEAST] = 3,
+    share: Annotated[float, SHARE] = 2 / 3,
+    most: Annotated[int, MOST] = 7,
+    method: Annotated[str, METHOD] = "majority",
+    posterior: Annotated[float, POSTERIOR] = 0.95,
     gold: Annotated[
         Path | None,
         typer.Option(help="Pictures with known answers, in folders called as the classes."),
@@ -229,9 +229,11 @@ def invite(
     Example: leapfactual people invite campaign.db Ada Ben Cleo --url https://vote.example.org
     """
     with _opened(campaign) as db:
-        from ..people.campaigns import invite as add
+        from ..people.campaigns import invite_all
 
-        links = {name: f"{url.rstrip('/')}/join/{add(db, name)}" for name in names}
+        tokens = invite_all(db, names)
+    base = url.rstrip("/")
+    links = {n: f"{base}/join/{token}" for n, token in zip(names, tokens, strict=True)}
     if as_json:
         print_json(links)
     else:
@@ -465,16 +467,36 @@ def adjudicate(
 
 
 @people.command()
-def verify(campaign: Place, bundle: Elsewhere = None, quiet: Quiet = False) -> None:
+def retry(campaign: Place) -> None:
+    """Try stalled runs again: what kept their pictures from being computed is mended.
+
+    Example: leapfactual people retry campaign.db
+    """
+    with _opened(campaign) as db:
+        from ..people.work import retry as revive
+
+        names = revive(db)
+    _tell(f"{len(names)} runs are tried again{': ' if names else ''}{plain(', '.join(names))}.")
+
+
+@people.command()
+def verify(
+    campaign: Place, bundle: Elsewhere = None, device: Device = "cpu", quiet: Quiet = False
+) -> None:
     """Play the event log again, and compare: does it lead to what is there?
+
+    Pictures are compared to the last bit, so it takes the device that they were computed on.
 
     Example: leapfactual people verify campaign.db
     """
+    check_device(device)
     with _opened(campaign) as db:
         from ..people.replay import replay
 
         with talk("playing it again", quiet=quiet) as say:
-            found = replay(db, bundle, lambda share: say.progress(share, "playing it again"))
+            found = replay(
+                db, bundle, lambda share: say.progress(share, "playing it again"), device
+            )
     for difference in found.differences:
         _tell(difference)
     if found.differences:
@@ -507,19 +529,28 @@ def resume(campaign: Place) -> None:
 @people.command()
 def rule(
     campaign: Place,
-    least: Least = 3,
-    share: Share = 2 / 3,
-    most: Most = 7,
-    method: Method = "majority",
-    posterior: Posterior = 0.95,
+    least: Annotated[int | None, LEAST] = None,
+    share: Annotated[float | None, SHARE] = None,
+    most: Annotated[int | None, MOST] = None,
+    method: Annotated[str | None, METHOD] = None,
+    posterior: Annotated[float | None, POSTERIOR] = None,
 ) -> None:
-    """Change when votes are a consensus, for what is not decided yet.
+    """Change when votes are a consensus, for what is not decided yet. The rest stays.
 
     Example: leapfactual people rule campaign.db --least 5 --most 9
     """
     with _opened(campaign) as db:
         from ..people.campaigns import change_rule
-        from ..people.rules import Rule
+        from ..people.rounds import current_rule
 
+        given = {
+            "least": least,
+            "share": share,
+            "most": most,
+            "method": method,
+            "posterior": posterior,
+        }
         with db.write() as c:
-            change_rule(c, Rule(least, share, most, method, posterior), time.time())
+            new = {name: value for name, value in given.items() if value is not None}
+            changed = replace(current_rule(c)[1], **new)  # type: ignore[arg-type]
+            change_rule(c, changed, time.time())

@@ -20,8 +20,8 @@ from ..data.images import Images
 from ..errors import InputError
 from ..leaps import describe, parse
 from . import tables as t
-from .database import Database
-from .rounds import FINISHED, WAITING, enqueue, note, settings
+from .database import Database, made
+from .rounds import FINISHED, WAITING, enqueue, note, reconsider, settings
 from .rules import Rule
 from .segments import MODES
 from .work import encoded, fingerprint_of, store
@@ -122,54 +122,46 @@ def create(
     known = [] if gold is None else _gold(gold, loaded, names)
     token = secrets.token_urlsafe(32)
     now = time.time()
-    db = Database(place, create=True)
-    try:
-        with db.write() as c:
-            c.execute(
-                insert(t.campaign).values(
-                    id=1,
-                    name=chosen.name,
-                    created=now,
-                    bundle=str(Path(bundle).absolute()),
-                    bundle_sha256=fingerprint_of(Path(bundle)),
-                    question=chosen.question,
-                    classes=list(names),
-                    plan=plan,
-                    mode=chosen.mode,
-                    ahead=chosen.ahead,
-                    gold_share=chosen.gold_share if known else 0.0,
-                    repeat_share=chosen.repeat_share,
-                    lease=chosen.lease,
-                    seed=chosen.seed,
-                    paused=False,
-                    owner_sha256=hashed(token),
-                )
+    with made(place) as c:
+        c.execute(
+            insert(t.campaign).values(
+                id=1,
+                name=chosen.name,
+                created=now,
+                bundle=str(Path(bundle).absolute()),
+                bundle_sha256=fingerprint_of(Path(bundle)),
+                question=chosen.question,
+                classes=list(names),
+                plan=plan,
+                mode=chosen.mode,
+                ahead=chosen.ahead,
+                gold_share=chosen.gold_share if known else 0.0,
+                repeat_share=chosen.repeat_share,
+                lease=chosen.lease,
+                seed=chosen.seed,
+                paused=False,
+                owner_sha256=hashed(token),
             )
-            change_rule(c, chosen.rule, now)
-            for name, target, content in zip(images.names, targets, pictures, strict=True):
-                run = c.execute(
-                    insert(t.run)
-                    .values(
-                        name=name,
-                        target=target,
-                        asset=store(c, content),
-                        status=WAITING,
-                        reason="",
-                        doubted=False,
-                    )
-                    .returning(t.run.c.id)
-                ).scalar_one()
-                enqueue(c, run, now)
-            for content, truth in known:
-                asset = store(c, content)
-                c.execute(
-                    insert(t.task).values(kind=t.GOLD, state=t.OPEN, asset=asset, truth=truth)
+        )
+        change_rule(c, chosen.rule, now)
+        for name, target, content in zip(images.names, targets, pictures, strict=True):
+            run = c.execute(
+                insert(t.run)
+                .values(
+                    name=name,
+                    target=target,
+                    asset=store(c, content),
+                    status=WAITING,
+                    reason="",
+                    doubted=False,
                 )
-            note(c, now, "created", runs=len(pictures), gold=len(known))
-    except BaseException:
-        db.remove()
-        raise
-    db.close()
+                .returning(t.run.c.id)
+            ).scalar_one()
+            enqueue(c, run, now)
+        for content, truth in known:
+            asset = store(c, content)
+            c.execute(insert(t.task).values(kind=t.GOLD, state=t.OPEN, asset=asset, truth=truth))
+        note(c, now, "created", runs=len(pictures), gold=len(known))
     return token
 
 
@@ -193,11 +185,11 @@ def _gold(gold: Images, bundle: Bundle, names: Sequence[str]) -> list[tuple[byte
     unknown = sorted(set(gold.classes) - set(names))
     if unknown:
         raise InputError(f"gold has answers {unknown} that are no classes: {list(names)}.")
-    made = []
+    found = []
     for row, label in enumerate(gold.labels.tolist()):
         x = bundle.generator.decode(bundle.generator.encode(gold[row]))
-        made.append((encoded(x[0]), names.index(gold.classes[label])))
-    return made
+        found.append((encoded(x[0]), names.index(gold.classes[label])))
+    return found
 
 
 def hashed(token: str) -> str:
@@ -209,24 +201,31 @@ def change_rule(c: Connection, rule: Rule, now: float) -> None:
     """Puts a rule in force, for what is not decided yet."""
     c.execute(insert(t.rule).values(created=now, content=asdict(rule)))
     note(c, now, "rule", **asdict(rule))
+    reconsider(c, now)
 
 
 def invite(db: Database, name: str) -> str:
     """Invites a person, and returns the token of the invitation, which is not kept."""
-    check_text("a person's name", name, MOST_NAME)
-    token = secrets.token_urlsafe(32)
+    return invite_all(db, [name])[0]
+
+
+def invite_all(db: Database, names: Sequence[str]) -> list[str]:
+    """Invites people, all of them or nobody, and returns their tokens."""
+    tokens = [secrets.token_urlsafe(32) for _ in names]
     now = time.time()
     with db.write() as c:
-        if c.execute(select(t.annotator.c.id).where(t.annotator.c.name == name)).first():
-            raise InputError(f"{name!r} was invited before. Give another name.")
-        enrol(c, name, token, now)
-    return token
+        for name, token in zip(names, tokens, strict=True):
+            check_text("a person's name", name, MOST_NAME)
+            if c.execute(select(t.annotator.c.id).where(t.annotator.c.name == name)).first():
+                raise InputError(f"{name!r} was invited before. Give another name.")
+            enrol(c, name, token, now)
+    return tokens
 
 
 def enrol(c: Connection, name: str, token: str, now: float) -> int:
     """Adds a person whom a token lets in, and returns the person's number."""
-    made = insert(t.annotator).values(name=name, token_sha256=hashed(token), created=now)
-    number: int = c.execute(made.returning(t.annotator.c.id)).scalar_one()
+    new = insert(t.annotator).values(name=name, token_sha256=hashed(token), created=now)
+    number: int = c.execute(new.returning(t.annotator.c.id)).scalar_one()
     note(c, now, "invited", name=name)
     return number
 

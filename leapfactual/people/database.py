@@ -8,6 +8,7 @@ committed is on disk (``synchronous=FULL``, in WAL mode).
 """
 
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ class Database:
 
     Arguments:
         place: A file, or a URL such as ``postgresql://localhost/campaign``.
-        create: Whether to make it; otherwise it must be there.
+        create: Whether there must be no campaign yet; see :func:`made`.
     """
 
     def __init__(self, place: str | Path, *, create: bool = False) -> None:
@@ -61,42 +62,25 @@ class Database:
             ) from error
         newest = ScriptDirectory.from_config(_alembic()).get_current_head()
         if create and now is not None:
-            raise InputError(
-                f"there is a campaign at {self.place} already. A database holds one: give another."
-            )
+            raise _taken(self.place)
         if create:
-            self.migrate()
-        elif now is None:
+            return
+        if now is None:
             raise InputError(
                 f"{self.place} holds no campaign. Make one with `leapfactual people create`."
             )
-        elif now != newest:
-            self.migrate()
-
-    def migrate(self) -> None:
-        """Brings the tables to what this version of leapfactual expects."""
-        with self.write() as connection:
-            config = _alembic()
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-
-    def remove(self) -> None:
-        """Leaves nothing behind of a campaign that could not be made."""
-        if not self.sqlite:
+        if now != newest:
             with self.write() as connection:
-                config = _alembic()
-                config.attributes["connection"] = connection
-                command.downgrade(config, "base")
-        self.close()
-        if self.sqlite:
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{self.place}{suffix}").unlink(missing_ok=True)
+                _migrate(connection)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Gives a connection to read with; it sees one moment."""
-        with _translated(), self.engine.connect() as connection, connection.begin():
-            yield connection
+        with _translated(), self.engine.connect() as connection:
+            if not self.sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -111,6 +95,55 @@ class Database:
     def close(self) -> None:
         """Lets go of all connections."""
         self.engine.dispose()
+
+
+@contextmanager
+def made(place: str | Path) -> Iterator[Connection]:
+    """Gives a connection to fill a new database with: afterwards all of it is there, or nothing.
+
+    A file is made under another name first.
+
+    Arguments:
+        place: A file, or the URL of a database in which there is no campaign.
+    """
+    path = None if "://" in str(place) else _free(Path(place))
+    there = place if path is None else path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    db = Database(there, create=True)
+    try:
+        with db.write() as connection:
+            if MigrationContext.configure(connection).get_current_revision() is not None:
+                raise _taken(place)
+            _migrate(connection)
+            yield connection
+        db.close()
+        if path is not None:
+            _free(path)
+            Path(there).rename(path)
+    finally:
+        db.close()
+        if path is not None:
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{there}{suffix}").unlink(missing_ok=True)
+
+
+def _free(path: Path) -> Path:
+    if path.exists():
+        raise InputError(f"there is something at {path} already. Give another file.")
+    path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _taken(place: str | Path) -> InputError:
+    return InputError(
+        f"there is a campaign at {place} already. A database holds one: give another."
+    )
+
+
+def _migrate(connection: Connection) -> None:
+    """Brings the tables to what this version of leapfactual expects."""
+    config = _alembic()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
 
 
 @contextmanager
@@ -129,11 +162,7 @@ def _first_line(error: DBAPIError) -> str:
 def _url(place: str, create: bool) -> str:
     if "://" not in place:
         path = Path(place)
-        if create and path.exists():
-            raise InputError(f"there is something at {path} already. Give another file.")
-        if create:
-            path.absolute().parent.mkdir(parents=True, exist_ok=True)
-        elif not path.is_file():
+        if not create and not path.is_file():
             raise MissingData(
                 f"there is no campaign at {path}. Make one with `leapfactual people create`."
             )

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, exists, func, select
 
 from ..errors import InputError
 from . import tables as t
 from .database import Database
-from .rounds import STUCK, answers, current_rule, outcomes, segments, settings
+from .rounds import NEWEST, STUCK, answers, current_rule, outcomes, segments, settings
 from .rules import IMPLAUSIBLE, NO_CONSENSUS, UNSURE, agreement
 
 
@@ -31,7 +31,7 @@ class Overview:
         people: For each person the votes, the share right on gold, and the share of repeats that
             were answered alike.
         seconds: The median time for a vote.
-        stuck: The pictures without consensus, ``(task, run)``.
+        stuck: The pictures that the owner is to decide, ``(task, run)``.
         left: The votes that open frames need at least.
         bytes: What the pictures take.
     """
@@ -81,7 +81,8 @@ def overview(db: Database) -> Overview:
             select(func.coalesce(func.sum(func.length(t.asset.c.content)), 0))
         ).scalar_one()
         rule = current_rule(c)[1]
-    have = Counter(row.task_id for row in rows if row.counted)
+    out = {row.id for row in people if row.voided is not None}
+    have = Counter(row.task_id for row in rows if row.counted and row.annotator_id not in out)
     seconds = sorted(row.seconds for row in rows)
     return Overview(
         name=campaign.name,
@@ -108,24 +109,32 @@ def stuck(db: Database) -> list[tuple[int, str]]:
 
 
 def _stuck(c: Connection) -> list[tuple[int, str]]:
-    """Returns the pictures that wait for an adjudicator."""
-    rows = c.execute(select(t.run).where(t.run.c.status == STUCK).order_by(t.run.c.id)).all()
-    found = []
-    for run in rows:
-        segment = segments(c, run.id)[-1]
-        for position, outcome in outcomes(c, segment.id).items():
-            if outcome == NO_CONSENSUS:
-                task = c.execute(
-                    select(t.task.c.id)
-                    .join(t.frame, t.frame.c.id == t.task.c.frame_id)
-                    .where(
-                        t.frame.c.segment_id == segment.id,
-                        t.frame.c.position == position,
-                        t.task.c.kind == t.FRAME,
-                    )
-                ).scalar_one()
-                found.append((task, run.name))
-    return found
+    """Returns the pictures that wait for an adjudicator.
+
+    These are the ones without consensus, and the ones on which everybody has voted to no end.
+    """
+    about = (
+        select(t.task.c.id, t.run.c.name)
+        .join(t.frame, t.frame.c.id == t.task.c.frame_id)
+        .join(t.segment, t.segment.c.id == t.frame.c.segment_id)
+        .join(t.run, t.run.c.id == t.segment.c.run_id)
+        .where(t.task.c.kind == t.FRAME, ~t.segment.c.discarded)
+        .order_by(t.run.c.id, t.frame.c.position)
+    )
+    later = t.segment.alias()
+    last = ~exists().where(
+        later.c.run_id == t.run.c.id, ~later.c.discarded, later.c.number > t.segment.c.number
+    )
+    without = about.join(t.consensus, t.consensus.c.task_id == t.task.c.id).where(
+        t.run.c.status == STUCK, last, NEWEST, t.consensus.c.outcome == NO_CONSENSUS
+    )
+    voted = exists().where(
+        t.vote.c.task_id == t.task.c.id, t.vote.c.annotator_id == t.annotator.c.id
+    )
+    left = exists().where(t.annotator.c.voided.is_(None), ~voted.correlate(t.task, t.annotator))
+    some = exists().where(t.vote.c.task_id == t.task.c.id, t.vote.c.counted)
+    exhausted = about.where(t.task.c.state == t.OPEN, some, ~left.correlate(t.task))
+    return [(row.id, row.name) for query in (without, exhausted) for row in c.execute(query)]
 
 
 def _about(row: t.Record, votes: Sequence[t.Record]) -> dict[str, Any]:

@@ -16,12 +16,14 @@ from sqlalchemy import Connection, insert, select, true, update
 
 from ..errors import InputError
 from . import tables as t
-from .database import Database
-from .rounds import enqueue, go_on, note, record
+from .campaigns import change_rule
+from .database import Database, made
+from .rounds import enqueue, go_on, record
+from .rules import Rule
 from .taking import again
-from .voiding import doubt, rewound
+from .voiding import exclude, rewound
 from .voting import cast
-from .work import Worker
+from .work import Worker, revive, stall
 
 Identity = tuple[Any, ...]
 
@@ -42,7 +44,10 @@ class Replayed:
 
 
 def replay(
-    db: Database, bundle: Path | None = None, progress: Callable[[float], object] = lambda _: None
+    db: Database,
+    bundle: Path | None = None,
+    progress: Callable[[float], object] = lambda _: None,
+    device: str = "cpu",
 ) -> Replayed:
     """Plays a campaign again, and says what came out otherwise.
 
@@ -50,22 +55,24 @@ def replay(
         db: The campaign, which stays as it is.
         bundle: The bundle, if it is somewhere else than when the campaign was made.
         progress: Is told the share that is done.
+        device: Where to compute; frames are the same to the last bit only where they were made.
     """
     with tempfile.TemporaryDirectory() as folder:
-        again = Database(Path(folder) / "again.db", create=True)
+        place = Path(folder) / "again.db"
+        with db.read() as old, made(place) as new:
+            _begin(old, new)
+        again = Database(place)
         try:
-            votes, events = _play(db, again, bundle, progress)
+            worker = Worker(again, bundle, device)
+            votes, events = _play(db, again, worker, progress)
             return Replayed(events, votes, _compared(db, again))
         finally:
             again.close()
 
 
 def _play(
-    db: Database, again: Database, bundle: Path | None, progress: Callable[[float], object]
+    db: Database, again: Database, worker: Worker, progress: Callable[[float], object]
 ) -> tuple[int, int]:
-    with db.read() as old, again.write() as new:
-        _begin(old, new)
-    worker = Worker(again, bundle)
     with db.read() as old:
         events = old.execute(select(t.event).order_by(t.event.c.id)).all()
         known = {row.id: _identity(old, row) for row in old.execute(select(t.task)).all()}
@@ -76,14 +83,14 @@ def _play(
             rules += 1
             if rules == 1:
                 continue
-        while worker.once(now):
-            pass
-        with again.write() as c:
-            _redo(c, event.kind, content, known, now)
+        if event.kind == "computed":
+            if not worker.once(now, content["run"]):
+                raise InputError(f"run {content['run']} has no job when it is played again.")
+        else:
+            with again.write() as c:
+                _redo(c, event.kind, content, known, now)
         votes += event.kind == "voted"
         progress((n + 1) / len(events))
-    while worker.once(events[-1].created):
-        pass
     return votes, len(events)
 
 
@@ -165,12 +172,13 @@ def _redo(
         record(c, task.id, content["outcome"], now, adjudicated=True)
         go_on(c, task.frame_id, now)
     elif kind == "rule":
-        c.execute(insert(t.rule).values(created=now, content=content))
-        note(c, now, "rule", **content)
+        change_rule(c, Rule(**content), now)
     elif kind == "voided":
-        number = content["annotator"]
-        c.execute(update(t.annotator).where(t.annotator.c.id == number).values(voided=now))
-        doubt(c, number)
+        exclude(c, content["annotator"], now)
+    elif kind == "stalled":
+        stall(c, content["run"], content["reason"], now)
+    elif kind == "retried":
+        revive(c, content["run"], now)
     elif kind == "rewind":
         for run in c.execute(select(t.run).where(t.run.c.doubted).order_by(t.run.c.id)).all():
             rewound(c, run.id, now)

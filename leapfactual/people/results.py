@@ -86,10 +86,12 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
 
     def shown() -> Iterator[dict[str, Any]]:
         nonlocal count
-        for name, e, pictures in explanations(db, bundle, device):
-            stem = name.replace("\\", "/").strip("/").replace("/", "-")[-MOST_STEM:]
+        for number, name, e, pictures in explanations(db, bundle, device):
+            stem = name.replace("\\", "/").strip("/").replace("/", "-")
+            stem = stem.encode()[-MOST_STEM:].decode(errors="ignore")
             for what, content in pictures.items():
-                with atomic(out / "pictures" / f"{stem}, {what}.png") as temporary:
+                place = out / "pictures" / f"{number:04d}, {stem}, {what}.png"
+                with atomic(place) as temporary:
                     temporary.write_bytes(content)
             count += 1
             yield from cards(e, names=[name], classes=campaign.classes)
@@ -107,10 +109,11 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
 
 def explanations(
     db: Database, bundle: Path | None = None, device: str = "cpu"
-) -> Iterator[tuple[str, Explanation, dict[str, bytes]]]:
+) -> Iterator[tuple[int, str, Explanation, dict[str, bytes]]]:
     """Walks every run that came to its end again, through the answers that people gave.
 
-    Gives the name of the picture, the explanation with its path, and the pictures as files.
+    Gives the number of the run, the name of its picture, the explanation with its path, and the
+    pictures as files.
     """
     worker = Worker(db, bundle, device)
     worker.explainer.keep_path = True
@@ -132,4 +135,4 @@ def explanations(
         x = decoded(before[1]).to(device)
         e = ahead(worker.explainer, x, run["target"], run["answers"], 1).explanation
         assert e is not None
-        yield run["name"], e.to("cpu"), {"before": before[1], "after": after[1]}
+        yield number, run["name"], e.to("cpu"), {"before": before[1], "after": after[1]}

@@ -95,17 +95,39 @@ def habits(c: Connection, annotator: int, task: int, classes: int) -> np.ndarray
 
 def settle(c: Connection, task: t.Record, now: float) -> None:
     """Applies the rule to a task, and goes on if it is decided."""
-    outcome, version, votes = decided(c, task.id)
+    if _decide(c, task.id, now):
+        go_on(c, task.frame_id, now)
+
+
+def _decide(c: Connection, task: int, now: float) -> bool:
+    """Applies the rule to a task, and returns whether it is decided."""
+    outcome, version, votes = decided(c, task)
     if outcome is None:
-        return
-    record(c, task.id, outcome, now, rule=version, votes=votes)
-    go_on(c, task.frame_id, now)
+        return False
+    record(c, task, outcome, now, rule=version, votes=votes)
+    return True
+
+
+def reconsider(c: Connection, now: float) -> None:
+    """Applies the rule to all that is open: it has changed, or whose votes count has."""
+    waiting = t.task.c.kind == t.FRAME, t.task.c.state == t.OPEN
+    for row in c.execute(select(t.task).where(*waiting).order_by(t.task.c.id)).all():
+        if c.execute(select(t.task.c.id).where(t.task.c.id == row.id, *waiting)).first():
+            settle(c, row, now)
 
 
 def go_on(c: Connection, frame: int, now: float) -> None:
     """Does what follows from what was decided of a frame."""
-    segment = c.execute(select(t.frame.c.segment_id).where(t.frame.c.id == frame)).scalar_one()
-    progress(c, segment, now)
+    progress(c, segment_of(c, frame).run_id, now)
+
+
+def segment_of(c: Connection, frame: int) -> t.Record:
+    """Returns the segment of a frame."""
+    return c.execute(
+        select(t.segment)
+        .join(t.frame, t.frame.c.segment_id == t.segment.c.id)
+        .where(t.frame.c.id == frame)
+    ).one()
 
 
 def record(
@@ -156,19 +178,21 @@ def listen(c: Connection, segment: t.Record, mode: str) -> Heard:
     return heard(mode, segment.frames, segment.assumed, outcomes(c, segment.id))
 
 
-def progress(c: Connection, segment_id: int, now: float) -> None:
-    """Does what a segment asks for: the next round, the next job, or the end of the run."""
-    segment = c.execute(select(t.segment).where(t.segment.c.id == segment_id)).one()
-    if segment.discarded:
-        return
-    run = c.execute(select(t.run).where(t.run.c.id == segment.run_id)).one()
+def progress(c: Connection, run_id: int, now: float) -> None:
+    """Does what a run's last segment asks for: the next round, the next job, or the end.
+
+    It follows from what is decided, however that came about, and does nothing a second time.
+    """
+    run = c.execute(select(t.run).where(t.run.c.id == run_id)).one()
     if run.status in FINISHED:
         return
-    found = listen(c, segment, settings(c).mode)
+    segment, mode = segments(c, run_id)[-1], settings(c).mode
+    found = listen(c, segment, mode)
+    while found.ask and _ask(c, segment, found.ask, now):
+        found = listen(c, segment, mode)
     if found.ask:
-        _ask(c, segment, found.ask, now)
         return
-    _close(c, segment.id, now)
+    close(c, segment.id, now)
     if found.stuck is not None:
         end(c, run.id, STUCK, "people do not agree on a picture: adjudicate it", now)
     elif IMPLAUSIBLE in found.answers:
@@ -177,20 +201,23 @@ def progress(c: Connection, segment_id: int, now: float) -> None:
         enqueue(c, run.id, now)
 
 
-def _ask(c: Connection, segment: t.Record, positions: Sequence[int], now: float) -> None:
-    """Opens a round on the frames that have no task yet."""
+def _ask(c: Connection, segment: t.Record, positions: Sequence[int], now: float) -> bool:
+    """Sees to it that people are asked about these frames, and about no others of the segment.
+
+    What was left undecided before is asked about again, with the votes that it has. Returns
+    whether these decide one of the frames at once.
+    """
     rows = c.execute(
-        select(t.frame)
-        .where(
-            t.frame.c.segment_id == segment.id,
-            t.frame.c.position.in_(positions),
-            ~exists().where(t.task.c.frame_id == t.frame.c.id, t.task.c.kind == t.FRAME),
-        )
+        select(t.frame, t.task.c.id.label("task"), t.task.c.state)
+        .outerjoin(t.task, (t.task.c.frame_id == t.frame.c.id) & (t.task.c.kind == t.FRAME))
+        .where(t.frame.c.segment_id == segment.id)
         .order_by(t.frame.c.position)
     ).all()
-    if not rows:
-        return
-    _close(c, segment.id, now)
+    _retire(c, [row.task for row in rows if row.position not in positions])
+    asked = [row for row in rows if row.position in positions]
+    if _rounds(c, segment.id) and all(row.state == t.OPEN for row in asked):
+        return False
+    _close_rounds(c, segment.id, now)
     number = c.execute(
         select(func.count()).select_from(t.round_).where(t.round_.c.segment_id == segment.id)
     ).scalar_one()
@@ -199,35 +226,59 @@ def _ask(c: Connection, segment: t.Record, positions: Sequence[int], now: float)
         .values(segment_id=segment.id, number=number, opened=now)
         .returning(t.round_.c.id)
     ).scalar_one()
-    c.execute(
-        insert(t.task),
-        [
-            {
-                "kind": t.FRAME,
-                "state": t.OPEN,
-                "asset": row.asset,
-                "round_id": made,
-                "frame_id": row.id,
-            }
-            for row in rows
-        ],
-    )
+    known = [row.task for row in asked if row.task is not None]
+    c.execute(update(t.task).where(t.task.c.id.in_(known)).values(state=t.OPEN, round_id=made))
+    new = [row for row in asked if row.task is None]
+    if new:
+        task = {"kind": t.FRAME, "state": t.OPEN, "round_id": made}
+        c.execute(
+            insert(t.task), [{**task, "asset": row.asset, "frame_id": row.id} for row in new]
+        )
     note(c, now, "opened", segment=segment.id, round=number, frames=list(positions))
     c.execute(update(t.run).where(t.run.c.id == segment.run_id).values(status=ASKING, reason=""))
+    for task in known:
+        count_late(c, task, now)
+    settled = [_decide(c, task, now) for task in known]
+    return any(settled)
 
 
-def _close(c: Connection, segment: int, now: float) -> None:
-    """Closes the open round of a segment; tasks that nobody needs any more are retired."""
-    rounds = c.execute(
-        select(t.round_.c.id).where(t.round_.c.segment_id == segment, t.round_.c.closed.is_(None))
-    ).scalars()
-    for number in rounds.all():
-        c.execute(update(t.round_).where(t.round_.c.id == number).values(closed=now))
+def count_late(c: Connection, task: int, now: float) -> None:
+    """Lets votes count that came when a picture was decided, for it no longer is."""
+    late = (t.vote.c.task_id == task) & ~t.vote.c.counted
+    if c.execute(update(t.vote).where(late).values(counted=True)).rowcount:
+        note(c, now, "counted", task=task)
+
+
+def close(c: Connection, segment: int, now: float) -> None:
+    """Asks about nothing of a segment any more."""
+    _close_rounds(c, segment, now)
+    frames = select(t.frame.c.id).where(t.frame.c.segment_id == segment)
+    tasks = c.execute(select(t.task.c.id).where(t.task.c.frame_id.in_(frames))).scalars()
+    _retire(c, tasks.all())
+
+
+def _retire(c: Connection, tasks: Sequence[int | None]) -> None:
+    """Gives no more people these tasks, as far as they are of frames."""
+    open_ = (t.task.c.state == t.OPEN) & (t.task.c.kind == t.FRAME)
+    c.execute(update(t.task).where(t.task.c.id.in_(tasks), open_).values(state=t.RETIRED))
+
+
+def _rounds(c: Connection, segment: int) -> Sequence[int]:
+    """Returns the rounds of a segment that are open; there is one at most."""
+    return (
         c.execute(
-            update(t.task)
-            .where(t.task.c.round_id == number, t.task.c.state == t.OPEN)
-            .values(state=t.RETIRED)
+            select(t.round_.c.id).where(
+                t.round_.c.segment_id == segment, t.round_.c.closed.is_(None)
+            )
         )
+        .scalars()
+        .all()
+    )
+
+
+def _close_rounds(c: Connection, segment: int, now: float) -> None:
+    for number in _rounds(c, segment):
+        c.execute(update(t.round_).where(t.round_.c.id == number).values(closed=now))
         note(c, now, "closed", segment=segment, round=number)
 
 
@@ -256,11 +307,7 @@ def answers(c: Connection, run: int) -> tuple[list[int], int]:
 
 def enqueue(c: Connection, run: int, now: float) -> None:
     """Queues the job that computes what comes next, once; after rewinding, the same one again."""
-    said, _ = answers(c, run)
-    made = c.execute(
-        select(func.count()).select_from(t.segment).where(t.segment.c.run_id == run)
-    ).scalar_one()
-    digest = fingerprint(run, made, said)
+    digest = fingerprint(c, run)
     known = c.execute(select(t.job.c.id).where(t.job.c.input_sha256 == digest)).one_or_none()
     if known is None:
         c.execute(
@@ -278,9 +325,16 @@ def enqueue(c: Connection, run: int, now: float) -> None:
     c.execute(update(t.run).where(t.run.c.id == run).values(status=WAITING, reason=""))
 
 
-def fingerprint(run: int, made: int, said: Sequence[int]) -> str:
-    """Returns what a job is known by: the run, how many segments it had, and the answers."""
-    return hashlib.sha256(json.dumps([run, made, list(said)]).encode()).hexdigest()
+def fingerprint(c: Connection, run: int) -> str:
+    """Returns what the next job of a run is known by: how many segments it had, and the answers.
+
+    A job that is known by something else is out of date.
+    """
+    said, _ = answers(c, run)
+    made = c.execute(
+        select(func.count()).select_from(t.segment).where(t.segment.c.run_id == run)
+    ).scalar_one()
+    return hashlib.sha256(json.dumps([run, made, said]).encode()).hexdigest()
 
 
 def end(

@@ -145,12 +145,15 @@ def confusion(seen: Mapping[tuple[int, int], float], classes: int) -> Floats:
 
 
 def posterior(answers: Sequence[int], confusions: Sequence[Floats]) -> Floats:
-    """Returns the probability of every outcome, the classes and then *implausible*."""
+    """Returns the probability of every outcome, the classes and then *implausible*.
+
+    Who is unsure says nothing, however telling that may be of them.
+    """
     classes = confusions[0].shape[0] - 1
-    logs = sum(
-        np.log(matrix[:, _column(answer, classes)])
-        for answer, matrix in zip(answers, confusions, strict=True)
-    )
+    logs = np.zeros(classes + 1)
+    for answer, matrix in zip(answers, confusions, strict=True):
+        if answer != UNSURE:
+            logs += np.log(matrix[:, _column(answer, classes)])
     p = np.exp(logs - np.max(logs))
     found: Floats = p / p.sum()
     return found

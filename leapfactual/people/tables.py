@@ -157,7 +157,7 @@ task = Table(
     _reference("frame", optional=True),
     _reference("annotator", optional=True),
     Column("truth", Integer),
-    Index("ix_task_kind_state", "kind", "state"),
+    Index("ix_task_kind_state_id", "kind", "state", "id"),
     Index(
         "uq_task_frame",
         "frame_id",

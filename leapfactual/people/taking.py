@@ -1,16 +1,17 @@
 """Taking a task: what a person is shown next.
 
-Everybody gets the frames that need votes in an order of their own, now and then one whose answer
-is known, or one that they have seen before. No more people are sent to a picture than it needs.
+Everybody gets a frame that needs votes, from somewhere else among them each time, now and then one
+whose answer is known, or one that they have seen before. No more people are sent to a picture than
+it needs.
 """
 
 import hashlib
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import (
-    BigInteger,
     Connection,
     Integer,
     bindparam,
@@ -21,14 +22,12 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy import cast as cast_to
 
 from . import tables as t
 from .database import Database
 from .rounds import current_rule, settings
 from .voting import admit
 
-SHUFFLE = 1_000_003
 APART = 5
 
 
@@ -107,12 +106,12 @@ def _choose(c: Connection, campaign: t.Record, annotator: int, now: float) -> t.
     given = c.execute(
         select(func.count()).select_from(t.vote).where(t.vote.c.annotator_id == annotator)
     ).scalar_one()
-    luck = _draw(campaign.seed, annotator, given)
-    frame = _frame(c, annotator, now)
+    luck, where = (_draw(campaign.seed, annotator, given, n) for n in range(2))
+    frame = _frame(c, annotator, now, where)
     if frame is None:
         return None
     if luck < campaign.gold_share:
-        return _gold(c, annotator) or frame
+        return _gold(c, annotator, where) or frame
     if luck < campaign.gold_share + campaign.repeat_share:
         return _repeat(c, annotator) or frame
     return frame
@@ -122,11 +121,6 @@ def _draw(*parts: int) -> float:
     """Returns a number in [0, 1) that depends on nothing else."""
     digest = hashlib.sha256(json.dumps(parts).encode()).digest()
     return int.from_bytes(digest[:7], "big") / 2**56
-
-
-def _factor(annotator: int) -> int:
-    """Returns what orders tasks at random, but for each person always alike."""
-    return 1 + 2 * int(_draw(annotator, 0) * SHUFFLE / 2)
 
 
 def _needed() -> t.Record:
@@ -143,36 +137,62 @@ def _needed() -> t.Record:
     coming = (
         select(func.count())
         .select_from(t.lease)
-        .where(t.lease.c.task_id == t.task.c.id, t.lease.c.expires > bindparam("now"), ~already)
+        .where(
+            t.lease.c.task_id == t.task.c.id,
+            t.lease.c.expires > bindparam("now"),
+            t.lease.c.annotator_id.in_(
+                select(t.annotator.c.id).where(t.annotator.c.voided.is_(None))
+            ),
+            ~already,
+        )
         .scalar_subquery()
     )
     least = bindparam("least", type_=Integer)
     wanted = case((votes < least, least), else_=votes + 1)
-    return _shuffled(t.FRAME).where(votes + coming < wanted)
+    return _open(t.FRAME).where(votes + coming < wanted)
 
 
-def _shuffled(kind: str) -> t.Record:
-    """Is an open task of a kind that a person has not voted on, in the person's own order."""
-    order = cast_to(t.task.c.id, BigInteger) * bindparam("factor", type_=BigInteger) % SHUFFLE
+def _open(kind: str) -> t.Record:
+    """Is the first open task of a kind, from some number on, that a person has not voted on."""
     return (
         select(t.task)
-        .where(t.task.c.kind == kind, t.task.c.state == t.OPEN, ~_voted())
-        .order_by(order, t.task.c.id)
+        .where(
+            t.task.c.kind == kind,
+            t.task.c.state == t.OPEN,
+            t.task.c.id >= bindparam("start", type_=Integer),
+            ~_voted(),
+        )
+        .order_by(t.task.c.id)
         .limit(1)
     )
 
 
-NEEDED, KNOWN = _needed(), _shuffled(t.GOLD)
+NEEDED, KNOWN = _needed(), _open(t.GOLD)
 
 
-def _frame(c: Connection, annotator: int, now: float) -> t.Record:
+def _somewhere(
+    c: Connection, query: t.Record, luck: float, given: Mapping[str, object]
+) -> t.Record:
+    """Returns the first task from somewhere on, else from the beginning, if there is one.
+
+    So as not to look at all of them, which may be many, each time.
+    """
+    last = c.execute(select(func.max(t.task.c.id))).scalar_one() or 0
+    for start in (1 + int(luck * last), 0):
+        found = c.execute(query, {**given, "start": start}).one_or_none()
+        if found is not None:
+            return found
+    return None
+
+
+def _frame(c: Connection, annotator: int, now: float, luck: float = 0.0) -> t.Record:
     """Returns a frame that needs another vote, if there is one."""
     given = {"annotator": annotator, "now": now, "least": current_rule(c)[1].least}
-    return c.execute(NEEDED, {**given, "factor": _factor(annotator)}).one_or_none()
+    return _somewhere(c, NEEDED, luck, given)
 
 
-def _gold(c: Connection, annotator: int) -> t.Record:
-    return c.execute(KNOWN, {"annotator": annotator, "factor": _factor(annotator)}).one_or_none()
+def _gold(c: Connection, annotator: int, luck: float) -> t.Record:
+    return _somewhere(c, KNOWN, luck, {"annotator": annotator})
 
 
 def _repeat(c: Connection, annotator: int) -> t.Record:

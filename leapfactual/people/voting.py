@@ -7,7 +7,18 @@ from sqlalchemy import Connection, bindparam, insert, select
 from ..errors import InputError, LeapError
 from . import tables as t
 from .database import Database
-from .rounds import NEWEST, go_on, note, record, settings, settle
+from .rounds import (
+    ASKING,
+    NEWEST,
+    STUCK,
+    go_on,
+    note,
+    record,
+    segment_of,
+    segments,
+    settings,
+    settle,
+)
 from .rules import IMPLAUSIBLE, NO_CONSENSUS, UNSURE
 
 PERSON = select(t.annotator).where(t.annotator.c.id == bindparam("annotator"))
@@ -115,7 +126,7 @@ def cast(
 
 
 def adjudicate(db: Database, task: int, outcome: int, now: float) -> None:
-    """Lets the owner decide a picture that people do not agree on."""
+    """Lets the owner decide a picture that people do not agree on, or have not decided."""
     with db.write() as c:
         row = c.execute(select(t.task).where(t.task.c.id == task)).one_or_none()
         classes = len(settings(c).classes)
@@ -123,10 +134,18 @@ def adjudicate(db: Database, task: int, outcome: int, now: float) -> None:
             raise InputError(f"there is no picture {task} to adjudicate.")
         if not 0 <= outcome < classes and outcome != IMPLAUSIBLE:
             raise InputError(f"an outcome is one of 0 to {classes - 1}, or -2, got {outcome}.")
-        known = c.execute(
-            select(t.consensus.c.outcome).where(t.consensus.c.task_id == task, NEWEST)
-        ).scalar_one_or_none()
-        if known != NO_CONSENSUS:
+        if not (row.state == t.OPEN or _undecided(c, row)):
             raise InputError(f"picture {task} is not without consensus: there is nothing to do.")
         record(c, task, outcome, now, adjudicated=True)
         go_on(c, row.frame_id, now)
+
+
+def _undecided(c: Connection, task: t.Record) -> bool:
+    """Tells whether a run waits for somebody to decide a task."""
+    segment = segment_of(c, task.frame_id)
+    status = c.execute(select(t.run.c.status).where(t.run.c.id == segment.run_id)).scalar_one()
+    known = c.execute(
+        select(t.consensus.c.outcome).where(t.consensus.c.task_id == task.id, NEWEST)
+    ).scalar_one_or_none()
+    waits = not segment.discarded and status in (STUCK, ASKING)
+    return waits and known == NO_CONSENSUS and segment.id == segments(c, segment.run_id)[-1].id

@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -22,7 +23,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 from safetensors.torch import save
-from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy import Connection, func, insert, select, update
 from torch import Tensor
 
 from ..bundle import Bundle
@@ -42,6 +43,7 @@ from .rounds import (
     STALLED,
     answers,
     end,
+    enqueue,
     fingerprint,
     note,
     progress,
@@ -50,7 +52,7 @@ from .rounds import (
 from .segments import STEP, Ahead, ahead
 
 LEASE = 600.0
-ATTEMPTS = 5
+ATTEMPTS, PAUSE = 5, 5.0
 PNG, SAFETENSORS = "image/png", "application/vnd.safetensors"
 
 
@@ -118,9 +120,9 @@ class Worker:
         self.device = device
         self.ahead = 1 if campaign.mode == STEP else campaign.ahead
 
-    def once(self, now: float | None = None) -> bool:
-        """Does one job, if there is one, and returns whether there was."""
-        job = self.claim(time.time() if now is None else now)
+    def once(self, now: float | None = None, run: int | None = None) -> bool:
+        """Does one job, of any run or of one, and returns whether there was one."""
+        job = self.claim(time.time() if now is None else now, run)
         if job is None:
             return False
         try:
@@ -134,6 +136,9 @@ class Worker:
         except (LeapError, RuntimeError) as error:
             self.fail(job, str(error), time.time() if now is None else now)
             return True
+        except BaseException:
+            self.give_back(job)
+            raise
         self.finish(job, found, time.time() if now is None else now)
         return True
 
@@ -147,64 +152,59 @@ class Worker:
             if not busy:
                 time.sleep(pause)
 
-    def claim(self, now: float) -> Job | None:
+    def claim(self, now: float, run: int | None = None) -> Job | None:
         """Takes on a job that nobody does, or whose worker has not been heard of."""
-        free = or_(t.job.c.state == t.QUEUED, (t.job.c.state == t.LEASED) & (t.job.c.until < now))
+        free = t.job.c.state.in_([t.QUEUED, t.LEASED]) & (func.coalesce(t.job.c.until, 0) <= now)
+        if run is not None:
+            free &= t.job.c.run_id == run
         with self.db.read() as c:
             if c.execute(select(t.job.c.id).where(free).limit(1)).first() is None:
                 return None
         with self.db.write() as c:
-            self._give_up(c, now)
-            row = c.execute(select(t.job).where(free).order_by(t.job.c.id).limit(1)).one_or_none()
-            if row is None:
-                return None
-            c.execute(
-                update(t.job)
-                .where(t.job.c.id == row.id)
-                .values(
-                    state=t.LEASED, worker=self.name, until=now + LEASE, attempts=row.attempts + 1
-                )
-            )
-            run = c.execute(select(t.run).where(t.run.c.id == row.run_id)).one()
-            content = c.execute(
-                select(t.asset.c.content).where(t.asset.c.sha256 == run.asset)
-            ).scalar_one()
-            said, guessed = answers(c, run.id)
-            return Job(row.id, run.id, row.input_sha256, tuple(said), run.target, content, guessed)
-
-    def _give_up(self, c: Connection, now: float) -> None:
-        """Stalls the runs whose jobs were tried too often."""
-        tried = t.job.c.state.in_([t.QUEUED, t.LEASED]) & (t.job.c.attempts >= ATTEMPTS)
-        over = (t.job.c.state == t.QUEUED) | (t.job.c.until < now)
-        for row in c.execute(select(t.job).where(tried, over)).all():
-            c.execute(update(t.job).where(t.job.c.id == row.id).values(state=t.FAILED))
-            reason = row.error or "its worker was killed again and again"
-            end(c, row.run_id, STALLED, reason, now)
+            first = select(t.job).where(free).order_by(t.job.c.id).limit(1)
+            while (row := c.execute(first).one_or_none()) is not None:
+                if fingerprint(c, row.run_id) != row.input_sha256:
+                    _set(c, row.id, state=t.DONE)
+                elif row.attempts >= ATTEMPTS:
+                    _set(c, row.id, state=t.FAILED)
+                    stall(c, row.run_id, row.error or "its worker was killed again and again", now)
+                else:
+                    tried = row.attempts + 1
+                    held = {"worker": self.name, "until": now + LEASE}
+                    _set(c, row.id, state=t.LEASED, attempts=tried, **held)
+                    return _job(c, row)
+        return None
 
     def fail(self, job: Job, reason: str, now: float) -> None:
-        """Gives a job back that went wrong; after a few times its run stalls."""
+        """Gives a job back that went wrong; after some tries, ever further apart, a run stalls."""
         with self.db.write() as c:
-            c.execute(
-                update(t.job)
-                .where(t.job.c.id == job.id, t.job.c.worker == self.name)
-                .values(state=t.QUEUED, error=reason)
-            )
+            row = c.execute(select(t.job).where(t.job.c.id == job.id)).one()
+            if row.worker == self.name and row.state == t.LEASED:
+                until = now + PAUSE * 2**row.attempts
+                _set(c, job.id, state=t.QUEUED, error=reason, until=until)
             note(c, now, "failed", job=job.id, reason=reason)
 
+    def give_back(self, job: Job) -> None:
+        """Lets somebody else do a job at once, for this worker is told to stop."""
+        with self.db.write() as c:
+            row = c.execute(select(t.job).where(t.job.c.id == job.id)).one()
+            if row.worker == self.name and row.state == t.LEASED:
+                _set(c, job.id, state=t.QUEUED, attempts=row.attempts - 1, until=None)
+
     def finish(self, job: Job, found: Ahead, now: float) -> bool:
-        """Writes what a job brought, if it is still wanted, and returns whether it was."""
+        """Writes what a job brought, if it is still wanted, and returns whether it was.
+
+        Whoever comes first may: two workers bring the same.
+        """
         frames = [] if found.frames is None else [encoded(x) for x in found.frames.cpu()]
         with self.db.write() as c:
-            mine = c.execute(
-                select(t.job.c.id).where(
-                    t.job.c.id == job.id, t.job.c.state == t.LEASED, t.job.c.worker == self.name
-                )
-            ).one_or_none()
-            made = c.execute(select(t.segment.c.id).where(t.segment.c.run_id == job.run)).all()
-            said, _ = answers(c, job.run)
-            if mine is None or fingerprint(job.run, len(made), said) != job.input:
+            state = c.execute(select(t.job.c.state).where(t.job.c.id == job.id)).scalar_one()
+            if state not in (t.QUEUED, t.LEASED):
                 return False
-            c.execute(update(t.job).where(t.job.c.id == job.id).values(state=t.DONE))
+            _set(c, job.id, state=t.DONE)
+            if fingerprint(c, job.run) != job.input:
+                return False
+            note(c, now, "computed", run=job.run)
             if found.explanation is not None:
                 self._end(c, job, found.explanation, now)
                 return True
@@ -230,7 +230,7 @@ class Worker:
                 ],
             )
             c.execute(update(t.run).where(t.run.c.id == job.run).values(status=ASKING))
-            progress(c, segment, now)
+            progress(c, job.run, now)
         return True
 
     def _end(self, c: Connection, job: Job, e: Explanation, now: float) -> None:
@@ -249,6 +249,43 @@ class Worker:
         end(c, job.run, status, _said(e, settings(c).classes), now, result)
 
 
+def _set(c: Connection, job: int, **values: object) -> None:
+    c.execute(update(t.job).where(t.job.c.id == job).values(**values))
+
+
+def _job(c: Connection, row: t.Record) -> Job:
+    """Returns all that is needed to do a job."""
+    run = c.execute(select(t.run).where(t.run.c.id == row.run_id)).one()
+    content = c.execute(
+        select(t.asset.c.content).where(t.asset.c.sha256 == run.asset)
+    ).scalar_one()
+    said, guessed = answers(c, run.id)
+    return Job(row.id, run.id, row.input_sha256, tuple(said), run.target, content, guessed)
+
+
+def stall(c: Connection, run: int, reason: str, now: float) -> None:
+    """Ends a run whose pictures cannot be computed, until it is tried again."""
+    note(c, now, "stalled", run=run, reason=reason)
+    end(c, run, STALLED, reason, now)
+
+
+def retry(db: Database) -> list[str]:
+    """Tries the jobs of stalled runs again, and returns the runs."""
+    now = time.time()
+    with db.write() as c:
+        rows = c.execute(select(t.run).where(t.run.c.status == STALLED).order_by(t.run.c.id)).all()
+        for run in rows:
+            revive(c, run.id, now)
+    return [run.name for run in rows]
+
+
+def revive(c: Connection, run: int, now: float) -> None:
+    """Queues the job of a stalled run again."""
+    note(c, now, "retried", run=run)
+    c.execute(update(t.run).where(t.run.c.id == run).values(finished=None))
+    enqueue(c, run, now)
+
+
 def _said(e: Explanation, classes: Sequence[str]) -> str:
     """Says in a sentence what came of a walk."""
     source, target, label = (classes[int(k[0])] for k in (e.source, e.target, e.label))
@@ -263,6 +300,7 @@ def _said(e: Explanation, classes: Sequence[str]) -> str:
 def _work(place: str, bundle: Path | None, device: str, parent: int) -> None:
     """Does jobs for as long as the process that started this one lives."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
     Worker(Database(place), bundle, device).run(lambda: os.getppid() != parent)
 

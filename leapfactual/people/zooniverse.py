@@ -186,6 +186,9 @@ def _seconds(where: str, about: Mapping[str, Any]) -> float:
         begun, ended = (
             datetime.fromisoformat(str(about[key])) for key in ("started_at", "finished_at")
         )
-        return max(0.0, (ended - begun).total_seconds())
     except (KeyError, TypeError, ValueError):
+        return 0.0
+    try:
+        return duration(where, max(0.0, (ended - begun).total_seconds()))
+    except TypeError:
         return 0.0

@@ -215,11 +215,13 @@ def test_a_new_rule_is_for_what_is_not_decided(open_campaign):
         voting.vote(made.db, person, offer.key, 4, made.clock())
     with made.db.write() as c:
         campaigns.change_rule(c, Rule(least=1, most=1), made.clock())
-    assert count(made.db, t.consensus) == 0
+    with made.db.read() as c:
+        decided = c.execute(select(t.consensus.c.rule_id)).scalars().all()
+    assert decided, "at once, if that is enough"
     offer = taking.take(made.db, made.people[2], made.clock())
     voting.vote(made.db, made.people[2], offer.key, 4, made.clock())
     with made.db.read() as c:
-        assert c.execute(select(t.consensus.c.rule_id)).scalars().all() == [2]
+        assert set(c.execute(select(t.consensus.c.rule_id)).scalars()) == {2}
 
 
 def test_a_job_whose_worker_is_gone_is_done_again(campaign, monkeypatch):
@@ -233,8 +235,8 @@ def test_a_job_whose_worker_is_gone_is_done_again(campaign, monkeypatch):
     from leapfactual.people.work import decoded
 
     found = ahead(gone.explainer, decoded(first.picture), first.target, first.said, 4)
-    assert not gone.finish(first, found, 1000.0 + 2 * LEASE), "it comes too late"
     assert other.finish(again, found, 1000.0 + 2 * LEASE)
+    assert not gone.finish(first, found, 1000.0 + 2 * LEASE), "it comes too late"
     assert not other.finish(again, found, 1000.0 + 2 * LEASE), "and only once"
     assert count(made.db, t.segment) == 1
 
@@ -247,8 +249,9 @@ def test_a_job_that_always_fails_stalls_its_run(campaign, monkeypatch):
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr(worker.explainer, "dialogue", fail)
-    while worker.once(1000.0):
-        pass
+    for hour in range(10):
+        while worker.once(1000.0 + 3600 * hour):
+            pass
     with made.db.read() as c:
         runs = c.execute(select(t.run.c.status, t.run.c.reason)).all()
     assert set(runs) == {("stalled", "out of luck")}

@@ -68,7 +68,9 @@ class Guard:
         if len(origins) != 1 or not _same(origins[0], hosts[0]):
             return 403, "This must come from a page of this server itself.\n"
         length = headers.get("content-length")
-        if length is not None and (not length.isdecimal() or int(length) > MOST_BYTES):
+        if length is not None and (
+            len(length) > 9 or not length.isdecimal() or int(length) > MOST_BYTES
+        ):
             return 413, f"At most {MOST_BYTES} bytes are taken.\n"
         return None
 
@@ -111,7 +113,10 @@ def _name(host: str) -> str:
 
 def _same(origin: str, host: str) -> bool:
     """Tells whether a page came from where the request goes."""
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.strip().lower()
 
 

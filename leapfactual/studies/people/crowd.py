@@ -22,6 +22,7 @@ from ...types import Classifier
 
 KEY = re.compile(r'name="key" value="([0-9a-f]{32})"')
 IDLE = 3.0
+KEPT = 2.0
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,19 @@ class Voter:
     def run(
         self, url: str, see: Callable[[bytes], int], classes: int, stop: threading.Event
     ) -> None:
-        """Votes until it is told to stop, or leaves."""
+        """Votes until it is told to stop, or leaves.
+
+        Servers hang up on connections that are idle, so those are opened anew, as browsers do.
+        """
         chance = random.Random(self.seed)
         host = urlsplit(url).netloc
         connection = HTTPConnection(host, timeout=60)
+        used = 0.0
 
         def call(what: str, method: str, path: str, form: dict[str, str] | None = None) -> bytes:
+            nonlocal used
+            if time.monotonic() - used > KEPT:
+                connection.close()
             headers = {"Host": host, "Cookie": f"leapfactual={self.token}"}
             body = None
             if form is not None:
@@ -75,6 +83,7 @@ class Voter:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
             content = answer.read()
+            used = time.monotonic()
             self.seconds.setdefault(what, []).append(time.perf_counter() - started)
             if answer.status not in (200, 303):
                 self.failures.append(f"{what}: {answer.status}")

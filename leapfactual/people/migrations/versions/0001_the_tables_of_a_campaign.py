@@ -172,7 +172,7 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_task_annotator_id"), ["annotator_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_task_asset"), ["asset"], unique=False)
         batch_op.create_index(batch_op.f("ix_task_frame_id"), ["frame_id"], unique=False)
-        batch_op.create_index("ix_task_kind_state", ["kind", "state"], unique=False)
+        batch_op.create_index("ix_task_kind_state_id", ["kind", "state", "id"], unique=False)
         batch_op.create_index(batch_op.f("ix_task_round_id"), ["round_id"], unique=False)
         batch_op.create_index(
             "uq_task_frame",
@@ -268,7 +268,7 @@ def downgrade() -> None:
             postgresql_where=sa.text("kind = 'frame'"),
         )
         batch_op.drop_index(batch_op.f("ix_task_round_id"))
-        batch_op.drop_index("ix_task_kind_state")
+        batch_op.drop_index("ix_task_kind_state_id")
         batch_op.drop_index(batch_op.f("ix_task_frame_id"))
         batch_op.drop_index(batch_op.f("ix_task_asset"))
         batch_op.drop_index(batch_op.f("ix_task_annotator_id"))
