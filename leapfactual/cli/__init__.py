@@ -56,7 +56,9 @@ def main() -> None:
         _sorry(f"{type(error).__name__}: {error}")
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
+            if error.filename is None:
+                raise
+            _sorry(f"{error.filename}: {error.strerror}. Give another place, or mend this one.")
         _sorry(
             f"the disk is full: {error}. What was finished is kept. Make room and run the same "
             "command again."

@@ -1,5 +1,6 @@
 """People as the classifier: create a campaign, invite, serve, look, decide."""
 
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -63,6 +64,13 @@ def _opened(place: str) -> "Iterator[Database]":
         yield db
     finally:
         db.close()
+
+
+def _base(url: str) -> str:
+    """Returns where the page is, if it is said in full."""
+    if not url.startswith(("http://", "https://")):
+        raise InputError(f"`--url` must begin with http:// or https://, got {url!r}.")
+    return url.rstrip("/")
 
 
 def _tell(text: str) -> None:
@@ -222,17 +230,21 @@ def invite(
     campaign: Place,
     names: Annotated[list[str], typer.Argument(help="The people's names, or what you call them.")],
     url: Url = LOCAL,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="They have lost their links: give them new ones."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Invite people. Each gets a link, which is shown once and cannot be guessed.
 
     Example: leapfactual people invite campaign.db Ada Ben Cleo --url https://vote.example.org
     """
+    base = _base(url)
     with _opened(campaign) as db:
-        from ..people.campaigns import invite_all
+        from ..people.campaigns import invite_all, renew
 
-        tokens = invite_all(db, names)
-    base = url.rstrip("/")
+        tokens = renew(db, names) if again else invite_all(db, names)
     links = {n: f"{base}/join/{token}" for n, token in zip(names, tokens, strict=True)}
     if as_json:
         print_json(links)
@@ -250,7 +262,7 @@ def owner(campaign: Place, url: Url = LOCAL) -> None:
     with _opened(campaign) as db:
         from ..people.campaigns import renew_owner
 
-        _tell(f"{url.rstrip('/')}/owner/join/{renew_owner(db)}")
+        _tell(f"{_base(url)}/owner/join/{renew_owner(db)}")
 
 
 @people.command()
@@ -285,9 +297,26 @@ def serve(
         from ..people.work import beside
 
         app = application(db, hosts=allow_host or (), secure=secure)
-        with beside(db, bundle, device) if worker else nullcontext():
-            _tell(f"Serving {plain(campaign)} on http://{host}:{port}. Stop with Ctrl-C.")
-            uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+        with (
+            _listening(host, port) as listening,
+            beside(db, bundle, device) if worker else nullcontext(),
+        ):
+            there = f"http://{host}:{listening.getsockname()[1]}"
+            _tell(f"Serving {plain(campaign)} on {there}. Stop with Ctrl-C.")
+            server.run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens."""
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=kind)
+    except OSError as error:
+        raise InputError(
+            f"{host}:{port} cannot be listened on ({error.strerror or error}). Give another "
+            "--port or --host."
+        ) from error
 
 
 @people.command()
@@ -323,15 +352,20 @@ def status(campaign: Place, as_json: Json = False) -> None:
         return
     _tell(f"{plain(seen.name)}: {plain(seen.question)}{' (paused)' if seen.paused else ''}")
     _tell("runs: " + ", ".join(f"{n} {what}" for what, n in sorted(seen.runs.items())))
-    _tell(f"votes: {seen.votes}, of which {seen.counted} count; agreement α = {seen.alpha:.2f}")
-    _tell(f"waiting: {seen.open} pictures, which need {seen.left} votes or more")
+    alpha = "" if seen.alpha is None else f"; agreement α = {seen.alpha:.2f}"
+    _tell(f"votes: {seen.votes}, of which {seen.counted} count{alpha}")
+    if seen.done:
+        _tell("All runs have ended: leapfactual people results CAMPAIGN --out FOLDER")
+    else:
+        _tell(f"waiting: {seen.open} pictures, which need {seen.left} votes or more")
+    if seen.more:
+        _tell("Pictures need more people than were invited: invite more, or change the rule.")
     for p in seen.people:
         right = "" if p["right"] is None else f", {p['right']:.0%} right on {p['gold']} gold"
         _tell(f"  {plain(p['name'])}{' (voided)' if p['voided'] else ''}: {p['votes']}{right}")
     for task, name in seen.stuck:
-        _tell(
-            f"no consensus on {plain(name)}: leapfactual people adjudicate CAMPAIGN {task} CLASS"
-        )
+        what = f"leapfactual people adjudicate CAMPAIGN {task} CLASS"
+        _tell(f"for you to decide, {plain(name)}: {what}")
 
 
 @people.command()
@@ -351,7 +385,9 @@ def results(
         from ..people.results import write
 
         count = write(db, out, bundle, device)
-    if not quiet:
+    if not count:
+        _tell(f"No run has come to its end yet; {out} has the table alone.")
+    elif not quiet:
         _tell(f"Wrote results.csv, results.json and the page of {count} finished runs to {out}.")
 
 
@@ -515,6 +551,7 @@ def pause(campaign: Place) -> None:
         from ..people.campaigns import pause as stop
 
         stop(db, True)
+    _tell("Paused: no pictures are given out.")
 
 
 @people.command()
@@ -524,6 +561,7 @@ def resume(campaign: Place) -> None:
         from ..people.campaigns import pause as stop
 
         stop(db, False)
+    _tell("Resumed.")
 
 
 @people.command()
@@ -554,3 +592,4 @@ def rule(
             new = {name: value for name, value in given.items() if value is not None}
             changed = replace(current_rule(c)[1], **new)  # type: ignore[arg-type]
             change_rule(c, changed, time.time())
+        _tell(f"From now on: {changed}.")

@@ -6,11 +6,12 @@ are.
 """
 
 import hashlib
+import os
 import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import torch
 from sqlalchemy import Connection, func, insert, select, update
@@ -73,7 +74,7 @@ class Plan:
         if self.ahead < 1:
             raise InputError(f"`ahead` must be at least 1, got {self.ahead}.")
         if self.lease <= 0:
-            raise InputError(f"`lease` must be a number of seconds, got {self.lease}.")
+            raise InputError(f"`lease` must be some time, got {self.lease} seconds.")
         shares = self.gold_share, self.repeat_share
         if min(shares) < 0 or sum(shares) > 0.5:
             raise InputError(
@@ -144,7 +145,7 @@ def create(
             )
         )
         change_rule(c, chosen.rule, now)
-        for name, target, content in zip(images.names, targets, pictures, strict=True):
+        for name, target, content in zip(_names(images), targets, pictures, strict=True):
             run = c.execute(
                 insert(t.run)
                 .values(
@@ -163,6 +164,16 @@ def create(
             c.execute(insert(t.task).values(kind=t.GOLD, state=t.OPEN, asset=asset, truth=truth))
         note(c, now, "created", runs=len(pictures), gold=len(known))
     return token
+
+
+def _names(images: Images) -> list[str]:
+    """Returns what the pictures are called, without the folders that all of them are in."""
+    folders = {str(PurePath(name).parent) for name in images.names}
+    try:
+        shared = PurePath(os.path.commonpath(folders))
+    except ValueError:
+        return images.names
+    return [str(PurePath(name).relative_to(shared)) for name in images.names]
 
 
 def _pictures(images: Images, shape: tuple[int, ...]) -> list[bytes]:
@@ -243,6 +254,21 @@ def person(c: Connection, token: str) -> int | None:
 def owns(c: Connection, token: str) -> bool:
     """Tells whether a token is the owner's."""
     return secrets.compare_digest(hashed(token), settings(c).owner_sha256)
+
+
+def renew(db: Database, names: Sequence[str]) -> list[str]:
+    """Gives people new tokens, and returns them; the old ones are no longer valid."""
+    tokens = [secrets.token_urlsafe(32) for _ in names]
+    now = time.time()
+    with db.write() as c:
+        for name, token in zip(names, tokens, strict=True):
+            row = c.execute(select(t.annotator).where(t.annotator.c.name == name)).one_or_none()
+            if row is None or row.voided is not None:
+                raise InputError(f"nobody was invited as {name!r}, or no longer.")
+            new = {"token_sha256": hashed(token)}
+            c.execute(update(t.annotator).where(t.annotator.c.id == row.id).values(**new))
+            note(c, now, "renewed", annotator=row.id)
+    return tokens
 
 
 def renew_owner(db: Database) -> str:

@@ -56,6 +56,10 @@ class Database:
             with self.engine.connect() as connection:
                 now = MigrationContext.configure(connection).get_current_revision()
         except DBAPIError as error:
+            if self.sqlite:
+                raise MissingData(
+                    f"{self.place} cannot be opened as a campaign ({_first_line(error)})."
+                ) from error
             raise MissingData(
                 f"the database {self!r} cannot be opened ({_first_line(error)}). Is it running, "
                 "and is this a campaign of leapfactual?"

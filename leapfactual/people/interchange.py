@@ -37,6 +37,7 @@ from .work import PNG
 ZOONIVERSE, LABEL_STUDIO = "zooniverse", "label-studio"
 FORMATS = (ZOONIVERSE, LABEL_STUDIO)
 FETCHED, PIECE = 256, 100
+SQLITE = b"SQLite format 3\0"
 TAKEN, LATE, SKIPPED, UNKNOWN = "taken", "late", "skipped", "unknown"
 
 
@@ -85,6 +86,8 @@ def export(
     _check(form)
     path, folder = Path(path), None if pictures is None else Path(pictures)
     setup = path.with_suffix(".xml")
+    if path.is_file() and _is_database(path):
+        raise InputError(f"{path} is a database, perhaps the campaign itself. Give another file.")
     if form == LABEL_STUDIO and path == setup:
         raise InputError(f"{path} is where the project's XML goes. Call the file *.json.")
     with db.read() as c:
@@ -101,6 +104,11 @@ def export(
                 temporary.write_text(f"{xml}\n", encoding="utf-8")
         written = 0 if folder is None else _write_pictures(c, folder, form, blank)
     return Exported(votes, written)
+
+
+def _is_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(SQLITE)) == SQLITE
 
 
 def _about(*columns: t.Record) -> Select[Any]:

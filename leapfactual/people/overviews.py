@@ -1,5 +1,6 @@
 """How a campaign stands, counted from its rows: as a whole, and run by run."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,17 @@ from sqlalchemy import Connection, exists, func, select
 from ..errors import InputError
 from . import tables as t
 from .database import Database
-from .rounds import NEWEST, STUCK, answers, current_rule, outcomes, segments, settings
+from .rounds import (
+    FINISHED,
+    NEWEST,
+    STUCK,
+    answers,
+    ballots,
+    current_rule,
+    outcomes,
+    segments,
+    settings,
+)
 from .rules import IMPLAUSIBLE, NO_CONSENSUS, UNSURE, agreement
 
 
@@ -26,7 +37,7 @@ class Overview:
         runs: How many runs there are of each status.
         votes: How many votes there are, and how many of them count.
         counted: How many of them count.
-        alpha: Krippendorff's α of the votes on frames.
+        alpha: Krippendorff's α of the votes on frames; none where nobody can agree yet.
         open: How many frames wait for votes.
         people: For each person the votes, the share right on gold, and the share of repeats that
             were answered alike.
@@ -34,6 +45,8 @@ class Overview:
         stuck: The pictures that the owner is to decide, ``(task, run)``.
         left: The votes that open frames need at least.
         bytes: What the pictures take.
+        done: Whether every run has come to its end.
+        more: Whether pictures wait for more people than there are.
     """
 
     name: str
@@ -43,13 +56,15 @@ class Overview:
     runs: Mapping[str, int]
     votes: int
     counted: int
-    alpha: float
+    alpha: float | None
     open: int
     people: Sequence[Mapping[str, Any]]
     seconds: float
     stuck: Sequence[tuple[int, str]]
     left: int
     bytes: int
+    done: bool
+    more: bool
 
 
 def overview(db: Database) -> Overview:
@@ -84,6 +99,7 @@ def overview(db: Database) -> Overview:
     out = {row.id for row in people if row.voided is not None}
     have = Counter(row.task_id for row in rows if row.counted and row.annotator_id not in out)
     seconds = sorted(row.seconds for row in rows)
+    alpha = agreement([(r.task_id, r.answer) for r in rows if r.kind == t.FRAME])
     return Overview(
         name=campaign.name,
         question=campaign.question,
@@ -92,13 +108,15 @@ def overview(db: Database) -> Overview:
         runs=counts,
         votes=len(rows),
         counted=sum(row.counted for row in rows),
-        alpha=agreement([(r.task_id, r.answer) for r in rows if r.kind == t.FRAME]),
+        alpha=None if math.isnan(alpha) else alpha,
         open=len(waiting),
         people=[_about(row, rows) for row in people],
         seconds=seconds[len(seconds) // 2] if seconds else 0.0,
         stuck=without,
         left=sum(max(1, rule.least - have[task]) for task in waiting),
         bytes=size,
+        done=set(counts) <= set(FINISHED),
+        more=bool(waiting) and len(people) - len(out) < rule.least,
     )
 
 
@@ -132,9 +150,19 @@ def _stuck(c: Connection) -> list[tuple[int, str]]:
         t.vote.c.task_id == t.task.c.id, t.vote.c.annotator_id == t.annotator.c.id
     )
     left = exists().where(t.annotator.c.voided.is_(None), ~voted.correlate(t.task, t.annotator))
-    some = exists().where(t.vote.c.task_id == t.task.c.id, t.vote.c.counted)
-    exhausted = about.where(t.task.c.state == t.OPEN, some, ~left.correlate(t.task))
-    return [(row.id, row.name) for query in (without, exhausted) for row in c.execute(query)]
+    least = current_rule(c)[1].least
+    exhausted = [
+        row
+        for row in c.execute(about.where(t.task.c.state == t.OPEN, ~left.correlate(t.task)))
+        if len(ballots(c, row.id)) >= least
+    ]
+    return [(row.id, row.name) for row in [*c.execute(without), *exhausted]]
+
+
+def tally(db: Database, tasks: Sequence[int]) -> dict[int, Counter[int]]:
+    """Returns how often each answer was given on tasks, as far as it counts."""
+    with db.read() as c:
+        return {task: Counter(row.answer for row in ballots(c, task)) for task in tasks}
 
 
 def _about(row: t.Record, votes: Sequence[t.Record]) -> dict[str, Any]:
@@ -168,11 +196,19 @@ def journey(db: Database, run: int) -> dict[str, Any]:
         if row is None:
             raise InputError(f"there is no run {run}.")
         said, guessed = answers(c, run)
+        by_owner = exists().where(
+            t.consensus.c.task_id == t.task.c.id, NEWEST, t.consensus.c.adjudicated
+        )
         parts = []
         for segment in segments(c, run):
             decided_now = outcomes(c, segment.id)
             frames = c.execute(
-                select(t.frame.c.position, t.frame.c.asset, t.task.c.id.label("task"))
+                select(
+                    t.frame.c.position,
+                    t.frame.c.asset,
+                    t.task.c.id.label("task"),
+                    by_owner.label("adjudicated"),
+                )
                 .select_from(
                     t.frame.outerjoin(
                         t.task,
@@ -198,6 +234,7 @@ def journey(db: Database, run: int) -> dict[str, Any]:
                             "asset": f.asset,
                             "task": f.task,
                             "outcome": decided_now.get(f.position),
+                            "adjudicated": f.adjudicated,
                             "votes": [
                                 {"name": v.name, "answer": v.answer, "counted": v.counted}
                                 for v in votes

@@ -32,6 +32,7 @@ COLUMNS = (
     "questions",
     "guessed",
     "votes",
+    "adjudicated",
     "doubted",
 )
 
@@ -44,7 +45,8 @@ def rows(db: Database) -> Iterator[dict[str, Any]]:
     for number in numbers:
         run = journey(db, number)
         result = run["result"] or {}
-        votes = [v for s in run["segments"] for f in s["frames"] for v in f["votes"]]
+        frames = [f for s in run["segments"] for f in s["frames"]]
+        votes = [v for f in frames for v in f["votes"]]
         yield {
             "picture": run["name"],
             "target": classes[run["target"]],
@@ -56,6 +58,7 @@ def rows(db: Database) -> Iterator[dict[str, Any]]:
             "questions": len(run["answers"]),
             "guessed": run["guessed"],
             "votes": sum(v["counted"] for v in votes),
+            "adjudicated": sum(f["adjudicated"] for f in frames),
             "doubted": run["doubted"],
         }
 
@@ -96,6 +99,8 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
             count += 1
             yield from cards(e, names=[name], classes=campaign.classes)
 
+    if not any(row["status"] in (REACHED, EXHAUSTED) for row in table):
+        return 0
     write_page(
         out / "index.html",
         shown(),
@@ -103,6 +108,7 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
         about=f"{campaign.question} What people would have had to see for another answer. The "
         "pictures are synthetic.",
         classes=campaign.classes,
+        asked="people",
     )
     return count
 

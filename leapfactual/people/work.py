@@ -309,6 +309,8 @@ def _work(place: str, bundle: Path | None, device: str, parent: int) -> None:
 def beside(db: Database, bundle: Path | None = None, device: str = "cpu") -> Iterator[None]:
     """Has a worker in a process of its own, which is started again should it die.
 
+    Ctrl-C reaches all processes at once; the worker does not hear it, and is told to stop.
+
     Arguments:
         db: The database.
         bundle: The bundle, if it is somewhere else than when the campaign was made.
@@ -319,6 +321,7 @@ def beside(db: Database, bundle: Path | None = None, device: str = "cpu") -> Ite
     started: list[BaseProcess] = []
 
     def watch() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         spawn = get_context("spawn")
         while not over.is_set():
             process = spawn.Process(
@@ -355,6 +358,10 @@ def bundle_of(db: Database, place: str | Path | None = None) -> Path:
     with db.read() as c:
         campaign = settings(c)
     found = Path(place or campaign.bundle)
+    if not (found / MANIFEST).is_file():
+        raise InputError(
+            f"the bundle of this campaign is not at {found}. Say where it is now with --bundle."
+        )
     if fingerprint_of(found) != campaign.bundle_sha256:
         raise InputError(
             f"{found} is not the bundle that this campaign was made with: its manifest differs. "

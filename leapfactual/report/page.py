@@ -20,6 +20,7 @@ def write_page(
     columns: Sequence[str] = (),
     spread: Sequence[float] = (),
     table: Sequence[Sequence[str]] | None = None,
+    asked: str = "",
 ) -> None:
     """Writes the page, card by card, so that memory does not grow with their number.
 
@@ -32,6 +33,8 @@ def write_page(
         columns: What the columns are called, for rows of numbers.
         spread: The spread of each column, which bars are drawn in.
         table: A table to show at the top, its header first.
+        asked: Who was asked, such as people, if no classifier was: who gives labels and no
+            probabilities.
     """
     template = (files("leapfactual") / "report" / "page.html").read_text(encoding="utf-8")
     template = template.replace("__TITLE__", html.escape(title))
@@ -44,6 +47,7 @@ def write_page(
         "columns": list(columns),
         "spread": list(spread),
         "table": table,
+        "asked": asked,
     }
     with atomic(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(before)

@@ -362,3 +362,37 @@ def test_no_run_is_ever_left_behind(campaign, network, mode, seed):
         frames = (t.task.c.kind == t.FRAME) & (t.task.c.state == t.OPEN)
         assert c.execute(select(t.task).where(frames)).all() == []
     assert replay(made.db).differences == []
+
+
+def test_an_export_never_overwrites_a_campaign(walk):
+    from leapfactual.people.interchange import export
+
+    made = walk(1, PAIR)
+    with pytest.raises(InputError, match="is a database, perhaps the campaign itself"):
+        export(made.db, made.db.place, "zooniverse")
+    assert made.run.status == "asking"
+
+
+def test_who_has_lost_a_link_gets_another(walk):
+    made = walk(1, PAIR)
+    lost = campaigns.invite(made.db, "Dora")
+    (token,) = campaigns.renew(made.db, ["Dora"])
+    with made.db.read() as c:
+        assert campaigns.person(c, lost) is None
+        assert campaigns.person(c, token) == 2
+    with pytest.raises(InputError, match="nobody was invited as 'Eve'"):
+        campaigns.renew(made.db, ["Eve"])
+
+
+def test_pictures_are_called_by_where_they_are_in_their_folder(walk):
+    assert walk(1, PAIR).run.name == "digit.png"
+
+
+def test_too_few_people_are_not_a_quarrel(walk):
+    made = walk(1, PAIR)
+    made.vote("a", 0, 0, 7)
+    seen = overviews.overview(made.db)
+    assert seen.stuck == []
+    assert seen.more
+    assert not seen.done
+    assert seen.alpha is None

@@ -415,7 +415,7 @@ def test_the_owner_sees_how_it_stands(serve, visit, shipped, tmp_path, network):
     )
     page = visit(made, f"/owner/join/{made.token}", person=None)
     answer(page, "Start")
-    for name in ("agreement (Krippendorff's α)", "median time for a vote"):
+    for name in ("agreement: Krippendorff's α", "median time for a vote"):
         expect(page.locator("dl div").filter(has_text=name).locator("dd")).to_have_text("–")
     right = labels(network)
     crowd(made, {1: right, 2: lambda content: (right(content) + 1) % 10, 3: right}, most=36)
@@ -430,7 +430,7 @@ def test_the_owner_sees_how_it_stands(serve, visit, shipped, tmp_path, network):
     for status, count in seen.runs.items():
         assert facts[f"runs: {status}"] == str(count)
     assert facts["votes"] == str(seen.votes)
-    assert facts["agreement (Krippendorff's α)"] == f"{seen.alpha:.2f}"
+    assert facts["agreement: Krippendorff's α, 1 at best, 0 by chance"] == f"{seen.alpha:.2f}"
     assert facts["pictures waiting for votes"] == str(seen.open)
     assert facts["votes needed for these"] == str(seen.left)
     assert facts["median time for a vote"] == f"{seen.seconds:.1f} s"

@@ -307,8 +307,9 @@ async def owner(request: Request) -> Response:
     await here.owner(request)
     seen = await run_in_threadpool(overviews.overview, here.db)
     runs = await run_in_threadpool(_runs, here.db)
+    tally = await run_in_threadpool(overviews.tally, here.db, [task for task, _ in seen.stuck])
     decided = request.query_params.get("decided") == "1"
-    return here.page("owner.html", seen=seen, runs=runs, decided=decided)
+    return here.page("owner.html", seen=seen, runs=runs, tally=tally, decided=decided)
 
 
 def _runs(db: Database) -> list[Any]:
