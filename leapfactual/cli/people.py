@@ -1,9 +1,10 @@
 """People as the classifier: create a campaign, invite, serve, look, decide."""
 
+import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -297,14 +298,19 @@ def serve(
         from ..people.work import beside
 
         app = application(db, hosts=allow_host or (), secure=secure)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+        quiet = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
         with (
             _listening(host, port) as listening,
             beside(db, bundle, device) if worker else nullcontext(),
         ):
             there = f"http://{host}:{listening.getsockname()[1]}"
             _tell(f"Serving {plain(campaign)} on {there}. Stop with Ctrl-C.")
-            server.run(sockets=[listening])
+            with suppress(KeyboardInterrupt):
+                uvicorn.Server(quiet).run(sockets=[listening])
+
+
+def _why(error: OSError) -> str:
+    return str(error) if error.errno is None or error.errno < 0 else os.strerror(error.errno)
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -314,8 +320,7 @@ def _listening(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=kind)
     except OSError as error:
         raise InputError(
-            f"{host}:{port} cannot be listened on ({error.strerror or error}). Give another "
-            "--port or --host."
+            f"{host}:{port} cannot be listened on ({_why(error)}). Give another --port or --host."
         ) from error
 
 
@@ -592,4 +597,8 @@ def rule(
             new = {name: value for name, value in given.items() if value is not None}
             changed = replace(current_rule(c)[1], **new)  # type: ignore[arg-type]
             change_rule(c, changed, time.time())
-        _tell(f"From now on: {changed}.")
+        few, many = changed.least, changed.most
+        enough = (
+            f"{changed.share:.0%}" if changed.method == "majority" else f"{changed.posterior:g}"
+        )
+        _tell(f"From now on: {few} to {many} votes on a picture, {changed.method}, {enough}.")

@@ -1,8 +1,7 @@
 """Taking a task: what a person is shown next.
 
-Everybody gets a frame that needs votes, from somewhere else among them each time, now and then one
-whose answer is known, or one that they have seen before. No more people are sent to a picture than
-it needs.
+Everybody gets a frame that needs votes, of another run each time, now and then one whose answer is
+known, or one that they have seen before. No more people are sent to a picture than it needs.
 """
 
 import hashlib
@@ -168,6 +167,7 @@ def _open(kind: str) -> t.Record:
 
 
 NEEDED, KNOWN = _needed(), _open(t.GOLD)
+FIRST = NEEDED.where(t.task.c.round_id == bindparam("round", type_=Integer))
 
 
 def _somewhere(
@@ -186,9 +186,15 @@ def _somewhere(
 
 
 def _frame(c: Connection, annotator: int, now: float, luck: float = 0.0) -> t.Record:
-    """Returns a frame that needs another vote, if there is one."""
+    """Returns a frame that needs another vote, if there is one: the first of a round.
+
+    What comes after a change is not needed, so the first ones are asked about first.
+    """
     given = {"annotator": annotator, "now": now, "least": current_rule(c)[1].least}
-    return _somewhere(c, NEEDED, luck, given)
+    found = _somewhere(c, NEEDED, luck, given)
+    if found is None:
+        return None
+    return c.execute(FIRST, {**given, "start": 0, "round": found.round_id}).one()
 
 
 def _gold(c: Connection, annotator: int, luck: float) -> t.Record:

@@ -434,7 +434,7 @@ def test_the_owner_sees_how_it_stands(serve, visit, shipped, tmp_path, network):
     assert facts["pictures waiting for votes"] == str(seen.open)
     assert facts["votes needed for these"] == str(seen.left)
     assert facts["median time for a vote"] == f"{seen.seconds:.1f} s"
-    assert facts["work left in open rounds"] == f"{seen.left * seen.seconds / 60:.0f} min"
+    assert facts["time that these votes take"] == f"{seen.left * seen.seconds / 60:.0f} min"
     assert facts["pictures on disk"] == f"{seen.bytes / 1000:.1f} kB"
     ada, ben = (page.get_by_role("row").filter(has_text=name) for name in ("Ada", "Ben"))
     assert "100 % of" in ada.inner_text()
