@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, exists, func, select
+from sqlalchemy import Connection, exists, func, or_, select
 
 from ..errors import InputError
 from . import tables as t
@@ -127,36 +127,37 @@ def stuck(db: Database) -> list[tuple[int, str]]:
 
 
 def _stuck(c: Connection) -> list[tuple[int, str]]:
-    """Returns the pictures that wait for an adjudicator.
+    """Returns the pictures that wait for an adjudicator, the first of each run.
 
     These are the ones without consensus, and the ones on which everybody has voted to no end.
+    Others of the same run may not matter, once the first is decided.
     """
-    about = (
-        select(t.task.c.id, t.run.c.name)
-        .join(t.frame, t.frame.c.id == t.task.c.frame_id)
-        .join(t.segment, t.segment.c.id == t.frame.c.segment_id)
-        .join(t.run, t.run.c.id == t.segment.c.run_id)
-        .where(t.task.c.kind == t.FRAME, ~t.segment.c.discarded)
-        .order_by(t.run.c.id, t.frame.c.position)
-    )
-    later = t.segment.alias()
-    last = ~exists().where(
-        later.c.run_id == t.run.c.id, ~later.c.discarded, later.c.number > t.segment.c.number
-    )
-    without = about.join(t.consensus, t.consensus.c.task_id == t.task.c.id).where(
-        t.run.c.status == STUCK, last, NEWEST, t.consensus.c.outcome == NO_CONSENSUS
-    )
     voted = exists().where(
         t.vote.c.task_id == t.task.c.id, t.vote.c.annotator_id == t.annotator.c.id
     )
     left = exists().where(t.annotator.c.voided.is_(None), ~voted.correlate(t.task, t.annotator))
+    rows = c.execute(
+        select(t.task.c.id, t.run.c.id.label("run"), t.run.c.name, t.run.c.status)
+        .join(t.frame, t.frame.c.id == t.task.c.frame_id)
+        .join(t.segment, t.segment.c.id == t.frame.c.segment_id)
+        .join(t.run, t.run.c.id == t.segment.c.run_id)
+        .outerjoin(t.consensus, (t.consensus.c.task_id == t.task.c.id) & NEWEST)
+        .where(
+            t.task.c.kind == t.FRAME,
+            ~t.segment.c.discarded,
+            or_(
+                (t.run.c.status == STUCK) & (t.consensus.c.outcome == NO_CONSENSUS),
+                (t.task.c.state == t.OPEN) & ~left.correlate(t.task),
+            ),
+        )
+        .order_by(t.run.c.id, t.segment.c.number.desc(), t.frame.c.position)
+    ).all()
     least = current_rule(c)[1].least
-    exhausted = [
-        row
-        for row in c.execute(about.where(t.task.c.state == t.OPEN, ~left.correlate(t.task)))
-        if len(ballots(c, row.id)) >= least
-    ]
-    return [(row.id, row.name) for row in [*c.execute(without), *exhausted]]
+    found: dict[int, tuple[int, str]] = {}
+    for row in rows:
+        if row.status == STUCK or len(ballots(c, row.id)) >= least:
+            found.setdefault(row.run, (row.id, row.name))
+    return list(found.values())
 
 
 def tally(db: Database, tasks: Sequence[int]) -> dict[int, Counter[int]]:
