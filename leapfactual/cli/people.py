@@ -367,6 +367,8 @@ def status(campaign: Place, as_json: Json = False) -> None:
         _tell("Pictures need more people than were invited: invite more, or change the rule.")
     for p in seen.people:
         right = "" if p["right"] is None else f", {p['right']:.0%} right on {p['gold']} gold"
+        if p["estimate"] is not None:
+            right += f", about {p['estimate']:.0%} on all"
         _tell(f"  {plain(p['name'])}{' (voided)' if p['voided'] else ''}: {p['votes']}{right}")
     for task, name in seen.stuck:
         what = f"leapfactual people adjudicate CAMPAIGN {task} CLASS"

@@ -22,7 +22,7 @@ from .rounds import (
     segments,
     settings,
 )
-from .rules import IMPLAUSIBLE, NO_CONSENSUS, UNSURE, agreement
+from .rules import IMPLAUSIBLE, NO_CONSENSUS, UNSURE, agreement, dawid_skene
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Overview:
         counted: How many of them count.
         alpha: Krippendorff's α of the votes on frames; none where nobody can agree yet.
         open: How many frames wait for votes.
-        people: For each person the votes, the share right on gold, and the share of repeats that
-            were answered alike.
+        people: For each person the votes, the share right on gold, the share right on all as
+            Dawid–Skene estimates it, and the share of repeats that were answered alike.
         seconds: The median time for a vote.
         stuck: The pictures that the owner is to decide, ``(task, run)``.
         left: The votes that open frames need at least.
@@ -100,6 +100,7 @@ def overview(db: Database) -> Overview:
     have = Counter(row.task_id for row in rows if row.counted and row.annotator_id not in out)
     seconds = sorted(row.seconds for row in rows)
     alpha = agreement([(r.task_id, r.answer) for r in rows if r.kind == t.FRAME])
+    estimates = _estimates(rows, len(campaign.classes))
     return Overview(
         name=campaign.name,
         question=campaign.question,
@@ -110,7 +111,7 @@ def overview(db: Database) -> Overview:
         counted=sum(row.counted for row in rows),
         alpha=None if math.isnan(alpha) else alpha,
         open=len(waiting),
-        people=[_about(row, rows) for row in people],
+        people=[_about(row, rows) | {"estimate": estimates.get(row.id)} for row in people],
         seconds=seconds[len(seconds) // 2] if seconds else 0.0,
         stuck=without,
         left=sum(max(1, rule.least - have[task]) for task in waiting),
@@ -164,6 +165,17 @@ def tally(db: Database, tasks: Sequence[int]) -> dict[int, Counter[int]]:
     """Returns how often each answer was given on tasks, as far as it counts."""
     with db.read() as c:
         return {task: Counter(row.answer for row in ballots(c, task)) for task in tasks}
+
+
+def _estimates(votes: Sequence[t.Record], classes: int) -> dict[int, float]:
+    """Returns how often each person is right, estimated from all votes at once."""
+    asked = [v for v in votes if v.kind != t.REPEAT]
+    if not asked:
+        return {}
+    gold = {v.task_id: v.truth for v in asked if v.kind == t.GOLD}
+    cast = [(v.task_id, v.annotator_id, v.answer) for v in asked]
+    found = dawid_skene(cast, classes, gold)
+    return {person: found.right(person) for person in found.confusions}
 
 
 def _about(row: t.Record, votes: Sequence[t.Record]) -> dict[str, Any]:

@@ -173,6 +173,11 @@ class DawidSkene:
     confusions: dict[int, Floats]
     rounds: int
 
+    def right(self, person: int) -> float:
+        """Returns how often a person is right, on what is true as often as it is here."""
+        prior = np.mean(list(self.posteriors.values()), axis=0)
+        return float(prior @ self.confusions[person].diagonal())
+
 
 def dawid_skene(
     votes: Sequence[tuple[int, int, int]],

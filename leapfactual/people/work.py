@@ -374,11 +374,3 @@ def explainer_of(bundle: Bundle, plan: str) -> LeapFactual:
     """Returns what walks, one picture at a time, so that results do not depend on company."""
     flow = bundle.flow.requires_grad_(False)
     return LeapFactual(bundle.generator, None, flow, parse(plan), batch_size=1, plain=True)
-
-
-def seen(x: Tensor) -> Tensor:
-    """Returns images as people see them: in 256 shades.
-
-    A network that is asked about these answers as a person would who sees what it sees.
-    """
-    return torch.cat([decoded(encoded(image.cpu())) for image in x]).to(x)

@@ -9,11 +9,11 @@ from leapfactual.data.images import open_images
 from leapfactual.people import campaigns
 from leapfactual.people.database import Database
 from leapfactual.people.rules import Rule
-from leapfactual.people.work import seen
 from leapfactual.report.cards import picture
 from leapfactual.studies.morpho_mnist.shipping import load
 
 from . import postgres
+from .crowd import seen
 
 QUICK = "blend(6, 0.3), inject(2, 0.1, 0.25)"
 

@@ -2,11 +2,17 @@
 
 import itertools
 
+import torch
 from sqlalchemy import select
 
 from leapfactual.people import campaigns, taking, voting
 from leapfactual.people import tables as t
-from leapfactual.people.work import Worker, decoded
+from leapfactual.people.work import Worker, decoded, encoded
+
+
+def seen(x):
+    """Returns images as people see them: in 256 shades."""
+    return torch.cat([decoded(encoded(image)) for image in x])
 
 
 class Clock:

@@ -388,6 +388,17 @@ def test_pictures_are_called_by_where_they_are_in_their_folder(walk):
     assert walk(1, PAIR).run.name == "digit.png"
 
 
+def test_the_overview_tells_who_answers_at_random(campaign, network):
+    made = campaign(rule=Rule(least=5, most=7), plan="blend(5, 0.3)", repeat_share=0.0)
+    chance, right = random.Random(0), labels(network)
+    voters = dict.fromkeys(invited(made.db, 6), right)
+    voters[6] = lambda content: chance.randrange(10)
+    play(made.db, voters, most=120)
+    *good, spammer = (person["estimate"] for person in overviews.overview(made.db).people)
+    assert min(good) > 0.9
+    assert spammer < 0.4
+
+
 def test_too_few_people_are_not_a_quarrel(walk):
     made = walk(1, PAIR)
     made.vote("a", 0, 0, 7)
