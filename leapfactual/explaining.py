@@ -148,11 +148,10 @@ def target_named(name: str, classes: Sequence[str]) -> int:
     """
     if name in classes:
         return list(classes).index(name)
-    near = difflib.get_close_matches(name, classes, n=1, cutoff=0.0)
+    near = difflib.get_close_matches(name, classes, n=1, cutoff=0.4)
+    hint = f"Did you mean `{near[0]}`? " if near else ""
     listed = ", ".join(classes[:12]) + (", …" if len(classes) > 12 else "")
-    raise InputError(
-        f"`{name}` is none of the classes. Did you mean `{near[0]}`? There are {listed}."
-    )
+    raise InputError(f"`{name}` is none of the classes. {hint}There are {listed}.")
 
 
 def all_pairs(sources: Sequence[int], classes: int) -> list[tuple[int, int]]:

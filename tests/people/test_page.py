@@ -677,5 +677,7 @@ def test_what_goes_wrong_leads_on(serve, visit):
         links = page.get_by_role("link", name="Go on")
         assert [a.get_attribute("href") for a in links.all()] == ([link] if link else [])
     stranger = visit(made, "/task", person=None, refusals=(401,))
-    expect(stranger.get_by_role("status")).to_have_text("Open the link of your invitation first.")
+    expect(stranger.get_by_role("status")).to_contain_text(
+        "Open the link of your invitation first."
+    )
     assert stranger.get_by_role("link").count() == 0

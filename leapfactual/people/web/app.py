@@ -39,6 +39,10 @@ from .guard import Guard, Pace
 HERE = Path(__file__).parent
 VOTER, OWNER = "leapfactual", "leapfactual_owner"
 KEPT = 90 * 24 * 3600
+UNINVITED = (
+    "Open the link of your invitation first. If you have just done so, it is no longer valid, or "
+    "this page is for https alone: ask whoever invited you."
+)
 WAIT = 20
 
 pages = Environment(
@@ -87,7 +91,7 @@ class Site:
         token = request.cookies.get(VOTER, "")
         person = await run_in_threadpool(self._person, token) if token else None
         if person is None:
-            raise HTTPException(401, "Open the link of your invitation first.")
+            raise HTTPException(401, UNINVITED)
         return person
 
     async def paced(self, request: Request) -> int:
