@@ -24,6 +24,8 @@ from .rounds import (
 )
 from .rules import IMPLAUSIBLE, NO_CONSENSUS, UNSURE, agreement, dawid_skene
 
+TELLING = 20
+
 
 @dataclass(frozen=True)
 class Overview:
@@ -168,14 +170,18 @@ def tally(db: Database, tasks: Sequence[int]) -> dict[int, Counter[int]]:
 
 
 def _estimates(votes: Sequence[t.Record], classes: int) -> dict[int, float]:
-    """Returns how often each person is right, estimated from all votes at once."""
+    """Returns how often people are right, estimated from all votes at once.
+
+    Of those who have given a few votes only, nothing can be said.
+    """
     asked = [v for v in votes if v.kind != t.REPEAT]
     if not asked:
         return {}
     gold = {v.task_id: v.truth for v in asked if v.kind == t.GOLD}
     cast = [(v.task_id, v.annotator_id, v.answer) for v in asked]
     found = dawid_skene(cast, classes, gold)
-    return {person: found.right(person) for person in found.confusions}
+    given = Counter(v.annotator_id for v in asked)
+    return {person: found.right(person) for person, n in given.items() if n >= TELLING}
 
 
 def _about(row: t.Record, votes: Sequence[t.Record]) -> dict[str, Any]:

@@ -111,7 +111,8 @@ def _decide(c: Connection, task: int, now: float) -> bool:
 def reconsider(c: Connection, now: float) -> None:
     """Applies the rule to all that is open: it has changed, or whose votes count has."""
     waiting = t.task.c.kind == t.FRAME, t.task.c.state == t.OPEN
-    for row in c.execute(select(t.task).where(*waiting).order_by(t.task.c.id)).all():
+    voted = exists().where(t.vote.c.task_id == t.task.c.id)
+    for row in c.execute(select(t.task).where(*waiting, voted).order_by(t.task.c.id)).all():
         if c.execute(select(t.task.c.id).where(t.task.c.id == row.id, *waiting)).first():
             settle(c, row, now)
 

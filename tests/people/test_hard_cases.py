@@ -393,7 +393,9 @@ def test_the_overview_tells_who_answers_at_random(campaign, network):
     chance, right = random.Random(0), labels(network)
     voters = dict.fromkeys(invited(made.db, 6), right)
     voters[6] = lambda content: chance.randrange(10)
-    play(made.db, voters, most=120)
+    play(made.db, voters, most=6)
+    assert {p["estimate"] for p in overviews.overview(made.db).people} == {None}
+    play(made.db, voters, most=150)
     *good, spammer = (person["estimate"] for person in overviews.overview(made.db).people)
     assert min(good) > 0.9
     assert spammer < 0.4
