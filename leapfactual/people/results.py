@@ -89,15 +89,16 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
 
     def shown() -> Iterator[dict[str, Any]]:
         nonlocal count
-        for number, name, e, pictures in explanations(db, bundle, device):
-            stem = name.replace("\\", "/").strip("/").replace("/", "-")
+        for run, e, pictures in explanations(db, bundle, device):
+            stem = run["name"].replace("\\", "/").strip("/").replace("/", "-")
             stem = stem.encode()[-MOST_STEM:].decode(errors="ignore")
             for what, content in pictures.items():
-                place = out / "pictures" / f"{number:04d}, {stem}, {what}.png"
+                place = out / "pictures" / f"{run['id']:04d}, {stem}, {what}.png"
                 with atomic(place) as temporary:
                     temporary.write_bytes(content)
             count += 1
-            yield from cards(e, names=[name], classes=campaign.classes)
+            (card,) = cards(e, names=[run["name"]], classes=campaign.classes)
+            yield card | {"reason": run["reason"]}
 
     if not any(row["status"] in (REACHED, EXHAUSTED) for row in table):
         return 0
@@ -115,11 +116,10 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
 
 def explanations(
     db: Database, bundle: Path | None = None, device: str = "cpu"
-) -> Iterator[tuple[int, str, Explanation, dict[str, bytes]]]:
+) -> Iterator[tuple[dict[str, Any], Explanation, dict[str, bytes]]]:
     """Walks every run that came to its end again, through the answers that people gave.
 
-    Gives the number of the run, the name of its picture, the explanation with its path, and the
-    pictures as files.
+    Gives the :func:`journey` of the run, the explanation with its path, and the pictures as files.
     """
     worker = Worker(db, bundle, device)
     worker.explainer.keep_path = True
@@ -141,4 +141,4 @@ def explanations(
         x = decoded(before[1]).to(device)
         e = ahead(worker.explainer, x, run["target"], run["answers"], 1).explanation
         assert e is not None
-        yield number, run["name"], e.to("cpu"), {"before": before[1], "after": after[1]}
+        yield run, e.to("cpu"), {"before": before[1], "after": after[1]}
