@@ -60,7 +60,7 @@ ODD = ("=1+1", "<&\"'>", "$x", "Ünï ☃", "a,b", "unsure", "-6", "7;", "8", "9
 
 SETUP = {
     "rule": Rule(least=3, most=5),
-    "plan": "blend(5, 0.3)",
+    "plan": "blend(8, 0.2)",
     "gold_share": 0.2,
     "repeat_share": 0.2,
 }
@@ -68,9 +68,9 @@ SETUP = {
 
 @pytest.fixture(scope="session")
 def few(shipped, tmp_path_factory):
-    """Holds three digits, and gold."""
+    """Holds six digits, and gold."""
     place = tmp_path_factory.mktemp("few")
-    for name, rows in (("digits", (0, 3, 6)), ("gold", (20, 30, 40, 50))):
+    for name, rows in (("digits", (0, 3, 6, 9, 12, 15)), ("gold", (20, 30, 40, 50))):
         for row in rows:
             folder = place / name
             if name == "gold":
@@ -357,7 +357,7 @@ def test_what_is_open_goes_out_without_votes(fresh, tmp_path):
     done = export(made.db, tmp_path / "open.json", "label-studio", blank=True)
     tasks = json.loads((tmp_path / "open.json").read_text())
     assert done.votes == 0
-    assert len(tasks) == 3 + 4
+    assert len(tasks) == 6 + 4
     assert not any(task["annotations"] for task in tasks)
     export(made.db, tmp_path / "none.csv", "zooniverse", blank=True)
     assert rows(tmp_path / "none.csv") == []
