@@ -857,7 +857,7 @@ def test_memory_does_not_grow_with_votes_and_pictures(campaign, tmp_path, form):
             peaks.append(min(peak(measure) for _ in range(2)))
         sizes.append(path.stat().st_size)
     assert sizes[1] - sizes[0] > (5_000_000 if form == "label-studio" else 500_000)
-    assert max(peaks[3:]) - max(peaks[:3]) < 300_000, (peaks, sizes)
+    assert max(peaks) < 1_000_000, (peaks, sizes)
 
 
 # -- the commands --
