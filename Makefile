@@ -42,22 +42,22 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/explain.py
 	$(BIN)/python benchmarks/diversity.py
-	$(BIN)/leapfactual bench --out runs/bench
+	$(BIN)/python -m benchmarks --out runs/bench
 
 paper: $(VENV)/dev
-	$(BIN)/leapfactual study squares --out runs/squares
+	$(BIN)/python -m studies squares --out runs/squares
 	cp runs/squares/squares.json docs/results/
 	cp runs/squares/*.png docs/figures/
-	$(BIN)/leapfactual study morpho-mnist --device $(DEVICE) --out runs/morpho-mnist
+	$(BIN)/python -m studies morpho-mnist --device $(DEVICE) --out runs/morpho-mnist
 	cp runs/morpho-mnist/morpho-mnist.json docs/results/
 	for name in methods targets failures effects; do cp runs/morpho-mnist/$$name.png docs/figures/morpho-mnist-$$name.png; done
-	$(BIN)/leapfactual study galaxies --device $(DEVICE) --out runs/galaxies
+	$(BIN)/python -m studies galaxies --device $(DEVICE) --out runs/galaxies
 	cp runs/galaxies/galaxies.json docs/results/
 	for name in reconstructions.jpg targets.jpg failures.jpg curves.png retraining.png; do cp runs/galaxies/radio-galaxies/$$name docs/figures/galaxies-radio-$$name; done
 	cp -r runs/morpho-mnist/shipped/. leapfactual/shipped/
-	$(BIN)/leapfactual study faces --device $(DEVICE) $(if $(SQUEEZENET),--squeezenet $(SQUEEZENET)) --out runs/faces
+	$(BIN)/python -m studies faces --device $(DEVICE) $(if $(SQUEEZENET),--squeezenet $(SQUEEZENET)) --out runs/faces
 	cp runs/faces/faces.json docs/results/
-	for name in many worst regions reliable alternatives; do cp runs/faces/$$name.jpg docs/figures/faces-$$name.jpg; done
+	for name in many worst masks reliable alternatives; do cp runs/faces/$$name.jpg docs/figures/faces-$$name.jpg; done
 	cp runs/faces/shipped.safetensors leapfactual/shipped/faces.safetensors
 
 clean:

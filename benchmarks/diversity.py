@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 import leapfactual as lf
-from leapfactual.calibration import typicality
-from leapfactual.diversity import Alternatives, diverse
+from leapfactual.alternatives import Alternatives, diverse
 from leapfactual.explanation import Explanation
+from leapfactual.jobs.job import typicality
 from leapfactual.metrics import METRICS, diversity
-from leapfactual.studies.morpho_mnist.shipping import Shipped, load
+from leapfactual.pretrained import Pretrained, load
 
 N, SPREADS = 4, (0.1, 0.3, 0.5, 0.7, 1.0)
-COLUMNS = ("valid", "L1", "apart", "judge agrees", "typical")
+COLUMNS = ("valid", "L1", "apart", "oracle agrees", "typical")
 
 
 @torch.no_grad()
-def measured(shipped: Shipped, e: Explanation, apart: Tensor) -> list[float]:
+def measured(shipped: Pretrained, e: Explanation, apart: Tensor) -> list[float]:
     """Returns the numbers of a line of the table."""
     bundle, moved = shipped.bundle, e.source != e.target
-    agrees = shipped.judge(e.counterfactual).argmax(1) == e.target
+    agrees = shipped.oracle(e.counterfactual).argmax(1) == e.target
     typical = typicality(bundle.generator, bundle.flow, e.counterfactual, e.target)
     values = e.valid, METRICS["L1"].function(e), agrees, typical
     valid, l1, agreed, percent = (value[moved].double().mean().item() for value in values)

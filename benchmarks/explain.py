@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 import leapfactual
-from leapfactual.studies.morpho_mnist.shipping import load
+from leapfactual.pretrained import load
 
 BUNDLE = Path(leapfactual.__file__).parent / "shipped" / "bundle"
 
@@ -34,10 +34,10 @@ def draw(folder: Path, n: int) -> None:
     """Writes the shipped digits, shifted and dimmed at random, as PNG files."""
     folder.mkdir()
     digits = load().digits.images
-    generator = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     for row in range(n):
-        down, right = torch.randint(-2, 3, (2,), generator=generator).tolist()
-        light = 0.8 + 0.2 * torch.rand(1, generator=generator).item()
+        down, right = torch.randint(-2, 3, (2,), generator=rng).tolist()
+        light = 0.8 + 0.2 * torch.rand(1, generator=rng).item()
         x = digits[row % len(digits), 0].roll((down, right), (0, 1)) * light
         pixels = (x * 255).round().byte().numpy()
         Image.fromarray(pixels).save(folder / f"{row:06d}.png")

@@ -12,13 +12,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from leapfactual.data.images import open_images
-from leapfactual.people import campaigns, overviews
-from leapfactual.people.database import Database
-from leapfactual.people.rules import Rule
+from leapfactual.people import campaigns, status
+from leapfactual.people.consensus import Rule
+from leapfactual.people.store.database import Database
+from leapfactual.pretrained import load
 from leapfactual.report.cards import picture
-from leapfactual.studies.morpho_mnist.shipping import load
-from leapfactual.studies.people import served
-from leapfactual.studies.people.crowd import Character, Eye, Voter, vote
+from studies.people import served
+from studies.people.crowd import Character, Eye, Voter, vote
 
 
 def main():
@@ -59,7 +59,7 @@ def main():
                 for share in (0.5, 0.9, 0.99, 1.0)
             }
         found["failures"] = [text for voter in voters for text in voter.failures][:20]
-        found["stored"] = overviews.overview(db).votes
+        found["stored"] = status.overview(db).votes
         db.close()
     print(json.dumps(found, indent=1))
 

@@ -1,7 +1,7 @@
-"""How many questions does not asking in vain save?
+"""How many queries does not asking in vain save?
 
 Explains the same points with LeapFactual and with the paper's loop, in which every image takes
-every leap and is asked about after each, and prints questions, field evaluations and time for
+every leap and is asked about after each, and prints queries, field nfe and time for
 both, as ratios, with the largest difference in latents.
 """
 
@@ -41,17 +41,13 @@ def main() -> None:
     seconds = time.perf_counter() - started
 
     leaps, n = sum(stage.n for stage in PLAN), len(z)
-    evaluations = n * sum(
-        stage.n * flow.solver.evaluations * (1 + (stage.lift > 0)) for stage in PLAN
-    )
-    asked, evaluated = int(found.questions.sum()), int(found.evaluations.sum())
+    nfe = n * sum(stage.n * flow.solver.nfe * (1 + (stage.lift > 0)) for stage in PLAN)
+    asked, evaluated = int(found.queries.sum()), int(found.nfe.sum())
     gap = (found.z_counterfactual - plain).abs().max().item()
     print(
-        f"questions    {n * (leaps + 1):>10} → {asked:>9}   {n * (leaps + 1) / asked:5.1f} × fewer"
+        f"queries    {n * (leaps + 1):>10} → {asked:>9}   {n * (leaps + 1) / asked:5.1f} × fewer"
     )
-    print(
-        f"evaluations  {evaluations:>10} → {evaluated:>9}   {evaluations / evaluated:5.1f} × fewer"
-    )
+    print(f"nfe  {nfe:>10} → {evaluated:>9}   {nfe / evaluated:5.1f} × fewer")
     faster = plain_seconds / seconds
     print(f"seconds      {plain_seconds:>10.2f} → {seconds:>9.2f}   {faster:5.1f} × faster")
     print(f"largest difference in latents: {gap:.1e}; valid: {found.valid.double().mean():.3f}")

@@ -10,26 +10,22 @@ from typer.testing import CliRunner
 
 import leapfactual as lf
 from leapfactual import (
-    agreements,
+    alternatives,
     bases,
-    calibration,
     classifiers,
     cli,
     couplings,
     data,
-    diversity,
     errors,
-    evaluating,
-    explaining,
     explanation,
-    fitting,
     generators,
+    imaging,
+    masks,
     metrics,
-    pictures,
-    regions,
     report,
     testing,
 )
+from leapfactual.jobs import consistency, evaluate, explain, fit, plans
 
 DOCS = Path(__file__).parent
 MODULES = (
@@ -39,16 +35,16 @@ MODULES = (
     metrics,
     bases,
     couplings,
-    agreements,
-    calibration,
+    consistency,
+    plans,
     explanation,
-    regions,
-    diversity,
+    masks,
+    alternatives,
     report,
-    fitting,
-    explaining,
-    evaluating,
-    pictures,
+    fit,
+    explain,
+    evaluate,
+    imaging,
     testing,
     errors,
 )

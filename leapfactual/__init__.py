@@ -3,24 +3,25 @@
 A generator, a classifier and a flow make an explainer; an explainer makes explanations.
 """
 
+from . import alternatives as alternatives
 from . import baselines as baselines
 from . import bases as bases
 from . import classifiers as classifiers
 from . import couplings as couplings
 from . import data as data
-from . import diversity as diversity
 from . import errors as errors
 from . import fields as fields
 from . import generators as generators
+from . import masks as masks
 from . import metrics as metrics
-from . import regions as regions
 from . import testing as testing
-from .agreements import agreement
+from . import training as training
 from .bundle import Bundle
-from .explain import Explainer, LeapFactual
+from .explainer import Explainer, LeapFactual
 from .explanation import Explanation
 from .fields import MLPField, UNet1dField, VelocityField
 from .flow import Flow
+from .jobs.consistency import agreement
 from .leaps import blend, inject, leap, tighten
 from .solvers import RK4, Dopri5, Euler, Heun, Midpoint
 from .training import embed, fit

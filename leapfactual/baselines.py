@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from . import checks
 from .errors import InputError, NeedsGradient
-from .explain import Explainer
+from .explainer import Explainer
 from .explanation import Explanation
-from .pictures import Pictures, as_images
+from .imaging import Pictures, as_images
 from .types import Classifier, Generator
 
 LOSSES = ("squared", "cross_entropy")
@@ -97,7 +97,7 @@ class Optimization(Explainer):
         anchor = x if self.anchor == "input" else reconstruction
         wanted = F.one_hot(y, self.classes).to(x.dtype)
         z = start.detach().clone().requires_grad_()
-        optimiser = torch.optim.AdamW(
+        optimizer = torch.optim.AdamW(
             [z], lr=self.learning_rate, weight_decay=self.weight_decay, eps=self.epsilon
         )
         for _ in range(self.steps):
@@ -112,7 +112,7 @@ class Optimization(Explainer):
                 distance = (image - anchor).abs().flatten(1).mean(1)
                 loss = self._wrong(p, wanted) + self.weight * distance
                 (z.grad,) = torch.autograd.grad(loss.sum(), z)
-            optimiser.step()
+            optimizer.step()
         with torch.no_grad():
             z = z.detach()
             image = self.generator.decode(z)
@@ -211,7 +211,7 @@ def explained(
         probabilities=p,
         first=torch.where(before == target, 0, seen),
         leaps=count,
-        evaluations=torch.zeros_like(target),
-        questions=count + 2,
+        nfe=torch.zeros_like(target),
+        queries=count + 2,
         seconds=torch.full_like(p[:, 0], (time.perf_counter() - started) / len(x)),
     )

@@ -19,7 +19,7 @@ class Base(ABC):
         """The standard deviation of each column."""
 
     @abstractmethod
-    def sample_like(self, z: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def sample_like(self, z: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Draws one sample for each row of ``z``, of its shape, type and device."""
 
     @abstractmethod
@@ -36,9 +36,9 @@ class Gaussian(Base):
         """See :attr:`Base.std`."""
         return 1.0
 
-    def sample_like(self, z: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def sample_like(self, z: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """See :meth:`Base.sample_like`."""
-        return torch.randn(z.shape, dtype=z.dtype, device=z.device, generator=generator)
+        return torch.randn(z.shape, dtype=z.dtype, device=z.device, generator=rng)
 
     def log_prob(self, z: Tensor) -> Tensor:
         """See :meth:`Base.log_prob`."""
@@ -64,9 +64,9 @@ class Uniform(Base):
         """See :attr:`Base.std`."""
         return self.side / math.sqrt(12)
 
-    def sample_like(self, z: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def sample_like(self, z: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """See :meth:`Base.sample_like`."""
-        u = torch.rand(z.shape, dtype=z.dtype, device=z.device, generator=generator)
+        u = torch.rand(z.shape, dtype=z.dtype, device=z.device, generator=rng)
         return self.side * (u - 0.5)
 
     def log_prob(self, z: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import checks
 from .errors import InputError, MissingExtra
-from .pictures import pasted
+from .imaging import pasted
 from .report import animation, cards, figure, thumbnails, write_page
 from .report.cards import numbers, picture
 
@@ -39,14 +39,14 @@ class Path:
             was not asked.
         taken: How many leaps each image took, with shape ``(B,)``.
         decode: Makes images of the iterates: the generator's.
-        region: Where images may change, if not everywhere. :meth:`Explanation.iterates` heeds it.
+        mask: Where images may change, if not everywhere. :meth:`Explanation.iterates` heeds it.
     """
 
     z: Tensor
     probabilities: Tensor
     taken: Tensor
     decode: Callable[[Tensor], Tensor] | None = None
-    region: Tensor | None = None
+    mask: Tensor | None = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -59,7 +59,7 @@ class Explanation:
     Arguments:
         x: The images that were explained, ``(B, C, H, W)``, or rows ``(B, D)``.
         reconstruction: What the generator makes of their latents, as the classifier saw it first:
-            in a region, if there is one, with ``x`` around it. Similarity is measured against it,
+            in a mask, if there is one, with ``x`` around it. Similarity is measured against it,
             so that the generator's own loss is not blamed on the explanation.
         counterfactual: The images that were found, exactly as the classifier saw them.
         z: The latents of ``x``, ``(B, D)``.
@@ -71,8 +71,8 @@ class Explanation:
         first: The leap after which the target class was first seen, ``(B,)``; 0 at the start, -1
             for never.
         leaps: The leap after which the counterfactual stood, ``(B,)``.
-        evaluations: How often the velocity field was evaluated, ``(B,)``.
-        questions: How often the classifier was asked, ``(B,)``.
+        nfe: How often the velocity field was evaluated, ``(B,)``.
+        queries: How often the classifier was asked, ``(B,)``.
         seconds: The image's share of the time, ``(B,)``.
         path: The way there, if it was asked for.
     """
@@ -88,8 +88,8 @@ class Explanation:
     probabilities: Tensor
     first: Tensor
     leaps: Tensor
-    evaluations: Tensor
-    questions: Tensor
+    nfe: Tensor
+    queries: Tensor
     seconds: Tensor
     path: Path | None = None
 
@@ -154,7 +154,7 @@ class Explanation:
         path = None
         if self.path is not None:
             moved = {name: change(getattr(self.path, name)) for name in _PATH}
-            path = Path(**moved, decode=self.path.decode, region=self.path.region)
+            path = Path(**moved, decode=self.path.decode, mask=self.path.mask)
         tensors = {name: change(getattr(self, name)) for name in _TENSORS}
         return Explanation(**tensors, path=path)
 
@@ -179,7 +179,7 @@ class Explanation:
         path = None
         if paths:
             joined = {name: torch.cat([getattr(p, name) for p in paths]) for name in _PATH}
-            path = Path(**joined, decode=paths[0].decode, region=paths[0].region)
+            path = Path(**joined, decode=paths[0].decode, mask=paths[0].mask)
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS}
         return Explanation(**tensors, path=path)
 
@@ -199,8 +199,8 @@ class Explanation:
         if self.path is None or self.path.decode is None:
             raise InputError("the way was not kept. Explain with keep_path=True.")
         image = self.path.decode(self.path.z[row, leaps])
-        region = self.path.region
-        return image if region is None else pasted(image, self.x[row], region)
+        mask = self.path.mask
+        return image if mask is None else pasted(image, self.x[row], mask)
 
     def pictures(self, what: str = "counterfactual") -> list[Image.Image]:
         """Returns the counterfactuals, or ``x`` or ``reconstruction``, as pictures of Pillow."""

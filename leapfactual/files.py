@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from .errors import InputError
 
 HALVED = "halved"
+MODULES_FORMAT = "leapfactual parts 1"
 
 
 @contextmanager
@@ -114,3 +115,26 @@ def read_safetensors(
 def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Returns the tensors whose names begin with ``prefix``, without it."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def write_modules(modules: Mapping[str, nn.Module], path: Path, half: bool = False) -> None:
+    """Writes the weights of several networks to one file, in half precision if asked."""
+    tensors = {
+        f"{name}/{key}": value
+        for name, module in modules.items()
+        for key, value in module.state_dict().items()
+    }
+    write_safetensors(tensors, path, {"format": MODULES_FORMAT}, half)
+
+
+def read_modules(modules: Mapping[str, nn.Module], path: Path) -> list[str]:
+    """Reads what :func:`write_modules` wrote, and returns the names of the networks found."""
+    _, tensors = read_safetensors(path, MODULES_FORMAT, "Delete it to train anew.")
+    done = []
+    for name, module in modules.items():
+        own = below(tensors, f"{name}/")
+        if own:
+            module.load_state_dict(own)
+            module.eval().requires_grad_(False)
+            done.append(name)
+    return done

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import checks, density
+from . import checks
+from . import typicality as density
 from .bases import BASES, Base, Gaussian
 from .couplings import Coupling, independent
 from .errors import InputError, IntegrationError, MissingData
@@ -198,16 +199,16 @@ class Flow(nn.Module):
     ) -> tuple[Tensor, int]:
         if gamma == 0 or not len(z):
             return z.clone(), 0
-        evaluations = 0
+        nfe = 0
         velocity = self._velocity(c, gamma)
 
         def counted(t: Tensor, u: Tensor) -> Tensor:
-            nonlocal evaluations
-            evaluations += 1
+            nonlocal nfe
+            nfe += 1
             return velocity(t, u)
 
         u = self.solver.integrate(counted, self._standard(z), start, end)
-        return u * self.scale + self.mean, evaluations
+        return u * self.scale + self.mean, nfe
 
     def trace(self, z: Tensor, c: Tensor, gamma: float, times: list[float]) -> Tensor:
         """Returns where a transport passes: ``z`` at each of the ``times``, the start among them.
@@ -267,7 +268,7 @@ class Flow(nn.Module):
         z: Tensor,
         c: Tensor,
         coupling: Coupling = independent,
-        generator: torch.Generator | None = None,
+        rng: torch.Generator | None = None,
     ) -> Tensor:
         r"""Returns the CE-CFM objective on a batch of latents, as a scalar.
 
@@ -276,21 +277,21 @@ class Flow(nn.Module):
             c: What :meth:`condition` makes of the classifier's answers on those images, with shape
                 ``(B, K)``.
             coupling: How noise meets latents.
-            generator: The source of randomness.
+            rng: The source of randomness.
         """
         z1 = self._standard(z)
-        z0 = coupling(self.base.sample_like(z1, generator), z1, c)
-        t = torch.rand(len(z1), 1, dtype=z1.dtype, device=z1.device, generator=generator)
+        z0 = coupling(self.base.sample_like(z1, rng), z1, c)
+        t = torch.rand(len(z1), 1, dtype=z1.dtype, device=z1.device, generator=rng)
         zt = (1 - t) * z0 + t * z1
         if self.sigma:
-            noise = torch.randn(zt.shape, dtype=zt.dtype, device=zt.device, generator=generator)
+            noise = torch.randn(zt.shape, dtype=zt.dtype, device=zt.device, generator=rng)
             zt = zt + self.sigma * noise
         return (self._velocity(c)(t[:, 0], zt) - (z1 - z0)).square().mean()
 
-    def standardise(self, z: Tensor) -> None:
+    def standardize(self, z: Tensor) -> None:
         """Makes the flow work on latents shifted and scaled by the mean and spread of ``z``.
 
-        Features that do not vary are shifted only. What :meth:`calibrate` learnt is forgotten.
+        Features that do not vary are shifted only. What :meth:`fit_typicality` learnt is forgotten.
         """
         self.check_latents(z)
         if not len(z):
@@ -338,7 +339,7 @@ class Flow(nn.Module):
             found = density.log_density(self._velocity(c), u, solver, self.base, probes, seed)
         return found - self.scale.log().sum()
 
-    def calibrate(
+    def fit_typicality(
         self, z: Tensor, p: Tensor, per_class: int = 1000, batch_size: int = 1024
     ) -> None:
         """Learns how likely training latents are, so that :meth:`typicality` has a scale.
@@ -366,15 +367,15 @@ class Flow(nn.Module):
         """Returns the percentile of latents' density among the training latents of a class.
 
         0 means less likely than every training latent, 50 as likely as the median one. Classes
-        that :meth:`calibrate` never saw give NaN.
+        that :meth:`fit_typicality` never saw give NaN.
 
         Arguments:
             z: Latents, with shape ``(B, D)``.
-            y: The class to judge each by, with shape ``(B,)``.
+            y: The class to compare each with, with shape ``(B,)``.
         """
         if self.quantiles.isnan().all():
             raise InputError(
-                "this flow has no scale of typicality yet. Call flow.calibrate(z, p) with the "
+                "this flow has no scale of typicality yet. Call flow.fit_typicality(z, p) with the "
                 "training latents and what the classifier says of them."
             )
         y = checks.targets(y, len(z), self.classes, z.device)

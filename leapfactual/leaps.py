@@ -2,7 +2,7 @@ r"""Algorithm 1: a leap takes one class out of a latent and puts another in.
 
 Two kinds of leap differ only in their step sizes. A *blending* leap takes out as much as it puts
 in, so it walks towards the target class and stands still once it is there. An *injection* leap
-puts in more than it takes out, so it goes on into the target class, to where other judges agree.
+puts in more than it takes out, so it goes on into the target class, to where other oracles agree.
 
 A walk in leaps bends and oversteps. *Tightening* goes back on the straight line towards the start,
 as far as the classifier allows.
@@ -10,7 +10,7 @@ as far as the classifier allows.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from . import checks
 from .errors import InputError
 from .flow import Flow
+from .solvers import FixedStep
 
 
 def leap(
@@ -47,13 +48,13 @@ class Leaps:
         n: How many leaps.
         lift: The step size of lifting.
         land: The step size of landing.
-        sure: The probability of the target class from which on an image stays where it is.
+        confidence: The probability of the target class from which on an image stays where it is.
     """
 
     n: int
     lift: float
     land: float
-    sure: float = 1.0
+    confidence: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", checks.whole(self.n, "n"))
@@ -67,15 +68,15 @@ class Leaps:
                     f"`{name}` must be a step size of at least 0, got {value!r}. The paper uses 0 "
                     "to 1.03."
                 )
-        object.__setattr__(self, "sure", checks.number(self.sure, "sure"))
-        if not 0 < self.sure <= 1:
+        object.__setattr__(self, "confidence", checks.number(self.confidence, "confidence"))
+        if not 0 < self.confidence <= 1:
             raise InputError(
-                f"`sure` must be a probability above 0 and up to 1, got {self.sure!r}. With 1, "
+                f"`confidence` must be a probability above 0 and up to 1, got {self.confidence!r}. With 1, "
                 "every image takes every leap."
             )
-        if self.sure < 1 and self.lift == self.land:
+        if self.confidence < 1 and self.lift == self.land:
             raise InputError(
-                f"`sure` is for injection; a blend stops by itself, got sure={self.sure!r}."
+                f"`confidence` is for injection; a blend stops by itself, got confidence={self.confidence!r}."
             )
         if self.lift > self.land:
             raise InputError(
@@ -89,7 +90,7 @@ class Leaps:
 
         Nothing is taken out, and nobody stops in between because the classifier is sure.
         """
-        return self.lift == 0 and (self.sure == 1 or self.n <= 1)
+        return self.lift == 0 and (self.confidence == 1 or self.n <= 1)
 
     def moves(self, c: Tensor, c_target: Tensor, p: Tensor) -> Tensor:
         """Returns which rows ``(B,)`` take the next leap.
@@ -107,7 +108,7 @@ class Leaps:
             moves = (c != c_target).any(1) & (self.lift > 0)
         else:
             moves = torch.ones(len(c), dtype=torch.bool, device=c.device)
-        return moves if self.sure == 1 else moves & ((p * c_target).sum(1) < self.sure)
+        return moves if self.confidence == 1 else moves & ((p * c_target).sum(1) < self.confidence)
 
 
 @dataclass(frozen=True)
@@ -115,14 +116,33 @@ class Tightening:
     """Is a stage of a plan: ``n`` halvings of the way back. Build one with :func:`tighten`."""
 
     n: int
-    blind, sure = False, 1.0
+    blind, confidence = False, 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", checks.positive(self.n, "n"))
 
 
 Stage = Leaps | Tightening
+Plan = tuple[Stage, ...]
 STAGES: dict[str, type[Stage]] = {"leaps": Leaps, "tightening": Tightening}
+
+
+@dataclass(frozen=True)
+class RatedPlan:
+    """Is a plan and what it gave on held-out images.
+
+    Arguments:
+        plan: The stages.
+        reliability: Where it stands between just across the boundary, 0, and as typical as the
+            class's own images, 1.
+        numbers: Validity, L1, typicality, queries, and oracle where there was a oracle.
+        solver: How it integrates, where that is not the flow's own way.
+    """
+
+    plan: Plan
+    reliability: float
+    numbers: Mapping[str, float]
+    solver: FixedStep | None = None
 
 
 def blend(n: int, gamma: float) -> Leaps:
@@ -130,7 +150,7 @@ def blend(n: int, gamma: float) -> Leaps:
 
     Example:
         >>> blend(15, 0.1)
-        Leaps(n=15, lift=0.1, land=0.1, sure=1.0)
+        Leaps(n=15, lift=0.1, land=0.1, confidence=1.0)
     """
     stage = Leaps(n, gamma, gamma)
     if gamma > 1:
@@ -141,29 +161,29 @@ def blend(n: int, gamma: float) -> Leaps:
     return stage
 
 
-def inject(n: int, lift: float, land: float, sure: float = 1.0) -> Leaps:
+def inject(n: int, lift: float, land: float, confidence: float = 1.0) -> Leaps:
     """Plans ``n`` leaps on into the target class, which put in more than they take out.
 
-    Images of which the classifier is ``sure`` already need not go on: other judges mostly agree
+    Images of which the classifier is ``confidence`` already need not go on: other oracles mostly agree
     with it there. So the others can be given larger steps at the same distance on average. For
     classifiers that answer with labels only, leave it at 1.
 
     Example:
         >>> inject(5, lift=0.0, land=0.1)
-        Leaps(n=5, lift=0.0, land=0.1, sure=1.0)
+        Leaps(n=5, lift=0.0, land=0.1, confidence=1.0)
     """
     if checks.number(lift, "lift") >= checks.number(land, "land"):
         raise InputError(
             f"inject(lift={lift}, land={land}) does not add more than it removes. Injection needs "
             "lift < land."
         )
-    return Leaps(n, lift, land, sure)
+    return Leaps(n, lift, land, confidence)
 
 
 def tighten(n: int) -> Tightening:
     """Plans to go back towards the start, by bisection, and to stay in the target class.
 
-    Each of the ``n`` questions halves the stretch, on the straight line from the image's latent to
+    Each of the ``n`` queries halves the stretch, on the straight line from the image's latent to
     its counterfactual's, in which the class changes. The counterfactual moves to the nearest point
     that was seen inside the class; it is never given up for one outside. An image that was in the
     target class from the start stays as it is. No flow is needed. Put it after blending: the
@@ -190,8 +210,8 @@ def describe(plan: Sequence[Stage]) -> str:
         elif stage.lift == stage.land:
             words.append(f"blend({stage.n}, {stage.lift:g})")
         else:
-            sure = "" if stage.sure == 1 else f", {stage.sure!r}"
-            words.append(f"inject({stage.n}, {stage.lift:g}, {stage.land:g}{sure})")
+            confidence = "" if stage.confidence == 1 else f", {stage.confidence!r}"
+            words.append(f"inject({stage.n}, {stage.lift:g}, {stage.land:g}{confidence})")
     return ", ".join(words)
 
 
@@ -200,7 +220,7 @@ def parse(text: str) -> tuple[Stage, ...]:
 
     Example:
         >>> parse("blend(15, 0.1), tighten(8)")
-        (Leaps(n=15, lift=0.1, land=0.1, sure=1.0), Tightening(n=8))
+        (Leaps(n=15, lift=0.1, land=0.1, confidence=1.0), Tightening(n=8))
     """
     makers: dict[str, Callable[..., Stage]] = {
         "blend": blend,
@@ -221,7 +241,7 @@ def parse(text: str) -> tuple[Stage, ...]:
         except ValueError as error:
             raise InputError(
                 f"`{text}` is no plan: it goes wrong at `{rest[:30]}`. Write blend(leaps, step), "
-                "inject(leaps, lift, land), with how sure at the end if you like, or "
+                "inject(leaps, lift, land), with a confidence threshold at the end if you like, or "
                 "tighten(halvings), with commas between."
             ) from error
         stages.append(makers[name](int(numbers[0]), *numbers[1:]))

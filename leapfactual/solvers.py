@@ -57,7 +57,7 @@ class FixedStep(Solver):
         checks.positive(self.steps, "steps")
 
     @property
-    def evaluations(self) -> int:
+    def nfe(self) -> int:
         """How often one integration evaluates the velocity."""
         return self.steps * len(self.b)
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from . import checks
 from .errors import ContractError, InputError
-from .explain import Explainer
+from .explainer import Explainer
 from .explanation import Explanation
 from .fields import VelocityField, expand_time
 from .flow import Flow
@@ -119,11 +119,9 @@ class GaussianOracle:
 
     def sample(self, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
         """Returns ``n`` latents of every class, and their classes."""
-        generator = torch.Generator().manual_seed(seed)
+        rng = torch.Generator().manual_seed(seed)
         y = torch.arange(len(self.means)).repeat_interleave(n)
-        noise = torch.randn(
-            len(y), self.means.shape[1], generator=generator, dtype=self.means.dtype
-        )
+        noise = torch.randn(len(y), self.means.shape[1], generator=rng, dtype=self.means.dtype)
         return self.means[y] + self.scale * noise, y
 
 
@@ -237,7 +235,7 @@ def check_explainer(
     label = whole.probabilities.argmax(1)
     _must(torch.equal(label, whole.label), "label is not where the probabilities are largest")
     _must(bool((whole.leaps >= 0).all()), "leaps must not be negative")
-    _must(bool((whole.questions >= 1).all()), "every image must have been asked about")
+    _must(bool((whole.queries >= 1).all()), "every image must have been asked about")
 
     order = torch.arange(len(x) - 1, -1, -1, device=x.device)
     _equal_explanations(

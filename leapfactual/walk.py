@@ -8,8 +8,8 @@ Where nothing is lifted (``lift = 0``), the path does not depend on the answers:
 asked when the next stage needs its answer, or about the end of the plan, and afterwards, step by
 step backwards, only about images that are not in the target class there.
 
-With a region, what is shown is pasted into the input, from the first question on; see
-:mod:`leapfactual.regions`.
+With a mask, what is shown is pasted into the input, from the first question on; see
+:mod:`leapfactual.masks`.
 
 There are two ways to leave an image out. The usual one gathers the *rows* that take part, so that
 the others cost nothing. A *straight* walk lets every row take part and throws away what it does
@@ -28,8 +28,8 @@ from . import checks
 from .errors import InputError
 from .explanation import Explanation, Path
 from .flow import Flow
+from .imaging import pasted
 from .leaps import Stage, Tightening
-from .pictures import pasted
 from .types import Classifier, Generator
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class Route:
             when not given.
         straight: Whether every row takes part in everything.
         keep_path: Whether to keep every iterate.
-        region: Where images may change, ``(1, H, W)`` or ``(C, H, W)``; everywhere when not given.
+        mask: Where images may change, ``(1, H, W)`` or ``(C, H, W)``; everywhere when not given.
     """
 
     generator: Generator
@@ -58,7 +58,7 @@ class Route:
     draft: Generator | None = None
     straight: bool = False
     keep_path: bool = False
-    region: Tensor | None = None
+    mask: Tensor | None = None
 
     def encode(self, x: Tensor) -> Tensor:
         """Returns where images start."""
@@ -78,14 +78,14 @@ class Route:
         Arguments:
             z: Where the images start, with shape ``(B, D)``.
             target: The class to reach.
-            x: The images, which stay outside of the region, if there is one.
+            x: The images, which stay outside of the mask, if there is one.
         """
         y = checks.targets(target, len(z), self.flow.classes, z.device)
         c_target = self.flow.one_hot(y)
         image, p = yield from self._ask(z, self.generator, x)
         walk = Walk(y, z, image, p, self, x)
         for number, stage in enumerate(self.plan):
-            if walk.unheard and stage.n and (not stage.blind or stage.sure < 1):
+            if walk.unheard and stage.n and (not stage.blind or stage.confidence < 1):
                 p = yield from self._hear_pending(walk, z, p)
             if isinstance(stage, Tightening):
                 z, p = yield from self._tighten(walk, stage.n)
@@ -99,9 +99,9 @@ class Route:
                 if not _some(rows):
                     break
                 given = z[rows], c[rows], c_target[rows]
-                leapt, evaluations = self.flow.exchange(*given, lift=stage.lift, land=stage.land)
+                leapt, nfe = self.flow.exchange(*given, lift=stage.lift, land=stage.land)
                 z = _put(z, moving, rows, leapt)
-                walk.move(moving, z, evaluations)
+                walk.move(moving, z, nfe)
                 if stage.blind:
                     walk.postpone(moving, z)
                 else:
@@ -151,18 +151,18 @@ class Route:
         return EVERYONE if self.straight else mask.nonzero()[:, 0]
 
     def show(self, z: Tensor, generator: Generator, x: Tensor | None) -> Tensor:
-        """Returns what there is to see of ``z``: its images, pasted into the region of ``x``."""
+        """Returns what there is to see of ``z``: its images, pasted into the mask of ``x``."""
         image = generator.decode(z)
         checks.one_row_each(image, z, "the generator's decode")
-        if self.region is None or x is None:
+        if self.mask is None or x is None:
             return image
         if image.shape != x.shape:
             raise InputError(
                 f"the generator makes images of shape {checks.shape(image[0])}, which cannot be "
-                f"pasted into a region of {checks.shape(x[0])}. Resize the images to the "
+                f"pasted into a mask of {checks.shape(x[0])}. Resize the images to the "
                 "generator's size."
             )
-        return pasted(image, x, self.region)
+        return pasted(image, x, self.mask)
 
     def _ask(
         self, z: Tensor, generator: Generator, x: Tensor | None
@@ -212,18 +212,18 @@ class Walk:
         self.image = None if route.straight else image.clone()
         self.reached = self.source == target
         self.first = torch.where(self.reached, 0, -1)
-        self.leaps, self.taken, self.evaluations = (torch.zeros_like(target) for _ in range(3))
-        self.questions = torch.ones_like(target)
+        self.leaps, self.taken, self.nfe = (torch.zeros_like(target) for _ in range(3))
+        self.queries = torch.ones_like(target)
         self.postponed: list[tuple[Tensor, Tensor, Tensor]] = []
         self.pending, self.unheard = torch.zeros_like(self.reached), False
         everyone = torch.arange(len(z), device=z.device)
         self.path = [(everyone, self.taken, z)]
         self.answers = [(everyone, self.taken, p)]
 
-    def move(self, mask: Tensor, z: Tensor, evaluations: int) -> None:
+    def move(self, mask: Tensor, z: Tensor, nfe: int) -> None:
         """Notes that a leap has brought some rows to where they are in ``z``."""
         self.taken = self.taken + mask
-        self.evaluations = self.evaluations + evaluations * mask
+        self.nfe = self.nfe + nfe * mask
         if self.route.keep_path:
             self.path.append((mask.nonzero()[:, 0], self.taken[mask], z[mask]))
 
@@ -252,7 +252,7 @@ class Walk:
         self, mask: Tensor, rows: Rows, taken: Tensor, z: Tensor, image: Tensor, p: Tensor
     ) -> None:
         """Notes answers; the last iterate in the target class stays, or else the last."""
-        self.questions = self.questions + mask
+        self.queries = self.queries + mask
         said = _put(self.p, mask, rows, p)
         inside = (said.argmax(1) == self.target) & mask
         stays = inside | (mask & ~self.reached & (taken >= self.leaps))
@@ -283,8 +283,8 @@ class Walk:
             probabilities=self.p,
             first=self.first,
             leaps=self.leaps,
-            evaluations=self.evaluations,
-            questions=self.questions,
+            nfe=self.nfe,
+            queries=self.queries,
             seconds=torch.full_like(self.z[:, 0], seconds / max(len(x), 1)),
             path=self._path() if self.route.keep_path else None,
         )
@@ -299,7 +299,7 @@ class Walk:
             p[rows, taken] = value.to(p)
         index = torch.arange(leaps + 1, device=z.device).minimum(self.taken[:, None])[:, :, None]
         z, p = z.take_along_dim(index, 1), p.take_along_dim(index, 1)
-        return Path(z, p, self.taken, self.route.generator.decode, self.route.region)
+        return Path(z, p, self.taken, self.route.generator.decode, self.route.mask)
 
 
 @torch.no_grad()

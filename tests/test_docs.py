@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import leapfactual as lf
-from leapfactual.studies import results
+from leapfactual.report import tables
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -95,11 +95,11 @@ def test_the_pages_show_the_numbers_on_disk():
         own = ROOT / "docs" / f"{path.stem}.md"
         other = {"bench": "performance.md"}.get(path.stem, "paper.md")
         page = (own if own.exists() else ROOT / "docs" / other).read_text()
-        rows = [results.Row(**row) for row in json.loads(path.read_text())["rows"]]
-        if results.markdown(rows) in page:
+        rows = [tables.Row(**row) for row in json.loads(path.read_text())["rows"]]
+        if tables.markdown(rows) in page:
             continue
         for setting in {row.setting for row in rows if "γ" not in row.setting}:
-            assert results.pivot([r for r in rows if r.setting == setting]) in page, setting
+            assert tables.pivot([r for r in rows if r.setting == setting]) in page, setting
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

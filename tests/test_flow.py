@@ -23,7 +23,12 @@ def random_rows(rows, features=3, classes=4):
     return torch.randn(rows, features).double(), torch.eye(classes).double()[y]
 
 
-@given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 5), st.floats(0, 1.5))
+@given(
+    st.integers(1, 6),
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.floats(0, 1.5),
+)
 def test_land_undoes_lift(rows, features, classes, gamma):
     flow = random_flow(features, classes).with_solver(lf.RK4(40))
     z, c = random_rows(rows, features, classes)
@@ -96,7 +101,7 @@ def test_loss_is_the_objective():
     oracle = GaussianOracle(torch.zeros(1, 1).double(), 1.0)
     z, y = oracle.sample(100_000, seed=1)
     flow = oracle.flow()
-    loss = flow.loss(z, flow.one_hot(y), generator=torch.Generator().manual_seed(0))
+    loss = flow.loss(z, flow.one_hot(y), rng=torch.Generator().manual_seed(0))
     t = torch.linspace(0, 1, 20_001).double()
     expected = (1 / (t**2 + (1 - t) ** 2)).mean()
     torch.testing.assert_close(loss, expected, rtol=0.02, atol=0)
@@ -106,7 +111,7 @@ def test_sigma_widens_the_path():
     z, c = random_rows(400)
     plain, wide = (random_flow(sigma=s) for s in (0.0, 2.0))
     wide.load_state_dict(plain.state_dict())
-    losses = [f.loss(z, c, generator=torch.Generator().manual_seed(0)) for f in (plain, wide)]
+    losses = [f.loss(z, c, rng=torch.Generator().manual_seed(0)) for f in (plain, wide)]
     assert losses[0] != losses[1]
 
 
@@ -122,7 +127,7 @@ def test_standardised_flow_works_in_units_of_the_spread():
 def test_standardise_reads_mean_and_spread_and_leaves_constant_features():
     flow = random_flow()
     z = torch.randn(1000, 3).double() * torch.tensor([3.0, 0.0, 0.1]) + 5
-    flow.standardise(z)
+    flow.standardize(z)
     torch.testing.assert_close(flow.mean, z.mean(0))
     torch.testing.assert_close(
         flow.scale, z.std(0, correction=0).where(torch.tensor([True, False, True]), 1.0)
@@ -174,7 +179,7 @@ def test_typicality_is_the_percentile_among_the_classes_own_latents():
     z, y = oracle.sample(600)
     seen = y < 2
     flow = oracle.flow()
-    flow.calibrate(z[seen], flow.one_hot(y[seen]))
+    flow.fit_typicality(z[seen], flow.one_hot(y[seen]))
     fresh, label = oracle.sample(600, seed=1)
     percent = flow.typicality(fresh[label < 2], label[label < 2])
     torch.testing.assert_close(
@@ -196,7 +201,7 @@ def test_typicality_of_latents_that_the_base_does_not_reach_is_zero():
     torch.nn.init.zeros_(flow.field.layers[-1].weight)
     torch.nn.init.zeros_(flow.field.layers[-1].bias)
     z = torch.linspace(-0.7, 0.7, 60).double()[:, None].repeat(1, 2)
-    flow.calibrate(z, flow.one_hot(torch.zeros(60).long()))
+    flow.fit_typicality(z, flow.one_hot(torch.zeros(60).long()))
     percent = flow.typicality(z, torch.zeros(60).long())
     assert not percent.isnan().any()
     inside = z.abs().max(1).values <= 0.5
@@ -208,7 +213,7 @@ def test_typicality_of_a_soft_flow_is_that_of_the_class_itself():
     oracle = GaussianOracle(torch.tensor([[-0.5], [0.5]]).double(), 0.7)
     z, _ = oracle.sample(400)
     flow = lf.Flow(oracle.flow().field, soft=True).double()
-    flow.calibrate(z, oracle.classifier(z))
+    flow.fit_typicality(z, oracle.classifier(z))
     assert flow.typicality(z, oracle.classifier(z).argmax(1)).median().item() == pytest.approx(
         50, abs=5
     )
@@ -216,18 +221,18 @@ def test_typicality_of_a_soft_flow_is_that_of_the_class_itself():
 
 def test_equal_latents_are_as_typical_as_the_median():
     flow, z = random_flow(), torch.zeros(7, 3).double()
-    flow.calibrate(z, flow.one_hot(torch.zeros(7).long()))
+    flow.fit_typicality(z, flow.one_hot(torch.zeros(7).long()))
     assert flow.typicality(z[:1], torch.tensor([0])).item() == 50
 
 
 def test_what_was_calibrated_is_forgotten_when_the_flow_changes():
     flow, (z, c) = random_flow(), random_rows(40)
-    flow.calibrate(z, c)
-    flow.calibrate(z[:1], c[:1])
+    flow.fit_typicality(z, c)
+    flow.fit_typicality(z[:1], c[:1])
     assert flow.quantiles.isnan().any(1).tolist() == [False, True, True, True]
-    flow.standardise(z)
+    flow.standardize(z)
     assert flow.quantiles.isnan().all()
-    flow.calibrate(z, c)
+    flow.fit_typicality(z, c)
     lf.fit(flow, z, c, epochs=1)
     assert flow.quantiles.isnan().all()
 
@@ -248,7 +253,7 @@ def test_log_prob_works_in_inference_mode_and_for_fields_that_ignore_z():
 
 
 def test_typicality_needs_a_scale():
-    with pytest.raises(InputError, match=r"Call flow\.calibrate"):
+    with pytest.raises(InputError, match=r"Call flow\.fit_typicality"):
         random_flow().typicality(torch.zeros(1, 3).double(), torch.tensor([0]))
 
 
@@ -263,7 +268,7 @@ def test_typicality_needs_a_scale():
     ],
 )
 def test_save_then_load_is_equal(flow, tmp_path):
-    flow.standardise(torch.randn(50, 3).to(flow.mean.dtype) * 4)
+    flow.standardize(torch.randn(50, 3).to(flow.mean.dtype) * 4)
     flow.save(tmp_path / "flow.safetensors")
     other = lf.Flow.load(tmp_path / "flow.safetensors")
     z, c = (v.to(flow.mean.dtype) for v in random_rows(5))
@@ -354,9 +359,9 @@ class Exploding(Shrinking):
         (lambda f, z, c: lf.Flow(torch.nn.Linear(2, 2)), "`field` must be .* got Linear"),
         (lambda f, z, c: f.one_hot(torch.tensor([4])), "`target` 4 is not a class"),
         (lambda f, z, c: f.condition(None), "got NoneType"),
-        (lambda f, z, c: f.standardise(z[:0]), "at least one latent"),
+        (lambda f, z, c: f.standardize(z[:0]), "at least one latent"),
         (lambda f, z, c: f.log_prob(z, c, probes=-1), "`probes` must be at least 0"),
-        (lambda f, z, c: f.calibrate(z, c, per_class=0), "`per_class` must be .* got 0"),
+        (lambda f, z, c: f.fit_typicality(z, c, per_class=0), "`per_class` must be .* got 0"),
         (lambda f, z, c: lf.Flow(f.field, sigma=-1), "`sigma` must be .* got -1"),
         (lambda f, z, c: lf.Flow(f.field, "rk4"), "must be a solver such as .* got 'rk4'"),
         (

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import leapfactual as lf
-from leapfactual import regions
-from leapfactual.captured import Captured
+from leapfactual import masks
+from leapfactual._engine.cuda_graphs import Captured
 from leapfactual.generators import VAE, WAE, ConditionalVAE, Identity
-from leapfactual.generators import fit as fit_generator
 from leapfactual.metrics import LPIPS, morphometrics
-from leapfactual.studies.morpho_mnist.shipping import load
+from leapfactual.pretrained import load
 from leapfactual.testing import GaussianOracle
+from leapfactual.training import fit_generator
 
 pytestmark = pytest.mark.gpu
 MEANS = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.5]])
@@ -28,7 +28,7 @@ def test_explanations_agree_with_the_cpu():
     here, there = explained("cpu"), explained("cuda")
     torch.testing.assert_close(there.z_counterfactual, here.z_counterfactual, rtol=0, atol=1e-9)
     assert torch.equal(there.leaps, here.leaps)
-    assert torch.equal(there.questions, here.questions)
+    assert torch.equal(there.queries, here.queries)
 
 
 @pytest.mark.parametrize("coupling", ["independent"])
@@ -57,7 +57,7 @@ def test_density_and_files(tmp_path):
     oracle = GaussianOracle(MEANS.double(), 0.7)
     z, y = (v.cuda() for v in oracle.sample(20))
     flow = lf.Flow(lf.MLPField(2, 3)).double().cuda()
-    flow.calibrate(z, flow.one_hot(y))
+    flow.fit_typicality(z, flow.one_hot(y))
     assert flow.typicality(z, y).device.type == "cuda"
     flow.save(tmp_path / "flow.safetensors")
     again = lf.Flow.load(tmp_path / "flow.safetensors").cuda()
@@ -69,7 +69,7 @@ def test_captured_steps_train_as_others_do(monkeypatch):
     z, y = (v.cuda() for v in GaussianOracle(MEANS, 0.7).sample(700))
 
     def train(warm_up):
-        monkeypatch.setattr("leapfactual.captured.WARM_UP", warm_up)
+        monkeypatch.setattr("leapfactual._engine.cuda_graphs.WARM_UP", warm_up)
         torch.manual_seed(0)
         flow = lf.Flow(lf.MLPField(2, 3)).cuda()
         return lf.fit(flow, z, flow.one_hot(y), epochs=5, ema=0.9, schedule="cosine")
@@ -89,7 +89,7 @@ def test_captured_generators_train_as_others_do(monkeypatch):
     c = torch.eye(3).repeat(100, 1).cuda()
 
     def train(warm_up):
-        monkeypatch.setattr("leapfactual.captured.WARM_UP", warm_up)
+        monkeypatch.setattr("leapfactual._engine.cuda_graphs.WARM_UP", warm_up)
         torch.manual_seed(0)
         vae, cvae = VAE((1, 8, 8), 2).cuda(), ConditionalVAE((1, 8, 8), 3, 2).cuda()
         options = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3, "ema": 0.9}
@@ -109,7 +109,7 @@ def test_captured_wae_trains_as_others_do(monkeypatch):
     )
 
     def train(warm_up):
-        monkeypatch.setattr("leapfactual.captured.WARM_UP", warm_up)
+        monkeypatch.setattr("leapfactual._engine.cuda_graphs.WARM_UP", warm_up)
         torch.manual_seed(0)
         wae = WAE((3, 64, 64), 8, widths=(8, 16)).cuda()
         options = {"epochs": 4, "batch_size": 64, "learning_rate": 1e-3, "ema": 0.9}
@@ -140,7 +140,7 @@ def test_strokes_measure_as_on_the_cpu():
 
 
 PLANS = {
-    "few large leaps": [lf.blend(5, 0.3), lf.inject(1, 0.0, 0.4, sure=0.995)],
+    "few large leaps": [lf.blend(5, 0.3), lf.inject(1, 0.0, 0.4, confidence=0.995)],
     "blind leaps": [lf.blend(4, 0.2), lf.inject(3, lift=0.0, land=0.1)],
     "tightened": [lf.blend(6, 0.3), lf.tighten(6)],
     "asked in between": [lf.inject(2, 0.0, 0.1), lf.blend(4, 0.3), lf.inject(1, 0.1, 0.2)],
@@ -155,11 +155,11 @@ def shipped():
     return found
 
 
-def explainers(shipped, plan, classifier=None, region=None):
+def explainers(shipped, plan, classifier=None, mask=None):
     flow = shipped.bundle.flow.with_solver(lf.Midpoint(2))
     parts = shipped.bundle.generator, classifier or shipped.classifier, flow, plan
-    quick = lf.LeapFactual(*parts, region=region)
-    return quick, lf.LeapFactual(*parts, region=region, plain=True)
+    quick = lf.LeapFactual(*parts, mask=mask)
+    return quick, lf.LeapFactual(*parts, mask=mask, accelerate=False)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -200,9 +200,9 @@ def test_recorded_walks_keep_to_their_region(shipped, name):
     x = shipped.digits.images.cuda()
     mask = torch.zeros(28, 28)
     mask[2:26, 4:24] = 1
-    soft = regions.soften(mask, 2)
+    soft = masks.soften(mask, 2)
     target = torch.arange(len(x), device="cuda") % 10
-    quick, plain = explainers(shipped, PLANS[name], region=soft)
+    quick, plain = explainers(shipped, PLANS[name], mask=soft)
     wanted = plain.explain(x, target)
     found = [quick.explain(x, target) for _ in range(4)][-1]
     assert any(quick.recorder.recordings.values())
@@ -213,7 +213,7 @@ def test_recorded_walks_keep_to_their_region(shipped, name):
     assert torch.equal(found.source, wanted.source)
     assert (found.label == wanted.label).double().mean() >= 0.97
     assert (found.leaps == wanted.leaps).double().mean() >= 0.95
-    quick.region = None
+    quick.mask = None
     free = [quick.explain(x, target) for _ in range(3)][-1]
     assert not torch.equal(free.counterfactual[outside], x[outside])
 

@@ -16,7 +16,7 @@ LAYERS = [
     {"solvers", "bases", "fields", "couplings", "generators", "classifiers"},
     {"data", "density", "quick"},
     {"flow"},
-    {"training", "leaps", "explanation", "report", "regions", "votes"},
+    {"training", "leaps", "explanation", "report", "masks", "votes"},
     {"walk"},
     {"recorded"},
     {"explain", "agreements"},

@@ -73,12 +73,12 @@ def test_images_that_the_classifier_is_sure_of_stay():
     target = torch.eye(2)[[1, 1, 1]]
     p = torch.tensor([[0.5, 0.5], [0.05, 0.95], [0.95, 0.05]])
     hard = torch.eye(2)[[1, 1, 0]]
-    stage = lf.inject(1, 0.0, 0.4, sure=0.9)
+    stage = lf.inject(1, 0.0, 0.4, confidence=0.9)
     assert stage.moves(hard, target, p).tolist() == [True, False, True]
     assert parse(describe([stage])) == (stage,)
-    for sure in (0.0, 1.5, float("nan")):
-        with pytest.raises(InputError, match="sure"):
-            lf.inject(1, 0.0, 0.4, sure=sure)
+    for confidence in (0.0, 1.5, float("nan")):
+        with pytest.raises(InputError, match="confidence"):
+            lf.inject(1, 0.0, 0.4, confidence=confidence)
 
 
 def test_numbers_of_other_libraries_are_numbers():

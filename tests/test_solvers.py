@@ -85,7 +85,7 @@ def test_rows_do_not_depend_on_batch_mates(kind):
 def test_counts_its_evaluations(kind):
     calls = []
     kind(5).integrate(lambda t, z: calls.append(t) or z, Z, 0.0, 1.0)
-    assert len(calls) == kind(5).evaluations
+    assert len(calls) == kind(5).nfe
 
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5, True])

@@ -6,12 +6,7 @@ import torch
 import leapfactual as lf
 from leapfactual.errors import ContractError, InputError
 from leapfactual.generators import Identity
-from leapfactual.testing import (
-    GaussianOracle,
-    check_classifier,
-    check_explainer,
-    check_generator,
-)
+from leapfactual.testing import GaussianOracle, check_classifier, check_explainer, check_generator
 
 ORACLE = GaussianOracle(torch.tensor([[-1.0, 0.0], [1.0, 0.5]]).double(), 0.6)
 
@@ -128,7 +123,7 @@ class Broken(lf.Explainer):
         (lambda e: e.x.add_(1), "changed its input"),
         (lambda e: e.z_counterfactual.sub_(e.z_counterfactual.mean(0)), "results depend on"),
         (lambda e: e.label.fill_(0), "label is not where"),
-        (lambda e: e.questions.fill_(0), "must have been asked"),
+        (lambda e: e.queries.fill_(0), "must have been asked"),
         (lambda e: e.leaps.fill_(-1), "must not be negative"),
     ],
 )

@@ -4,18 +4,18 @@ Any function from images ``(B, C, H, W)`` to rows ``(B, K)`` on the simplex is o
 of what people have, and put layers around it.
 """
 
-from .callables import Network, from_labels, from_logits, from_probabilities, from_string
-from .foreign import clip_preprocessing, from_clip, from_onnx, from_sklearn, load_clip
-from .layers import Cached, Counted, Patient
-from .opening import open_classifier
+from .adapters import clip_preprocessing, from_clip, from_onnx, from_sklearn, load_clip
+from .loading import open_classifier
 from .preprocessing import Preprocessing, stretched, unstretch, unstretched
+from .wrap import Network, from_labels, from_logits, from_probabilities, from_string
+from .wrappers import Cached, Counted, Retrying
 
 __all__ = [
     "Cached",
     "Counted",
     "Network",
-    "Patient",
     "Preprocessing",
+    "Retrying",
     "clip_preprocessing",
     "from_clip",
     "from_labels",

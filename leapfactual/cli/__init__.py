@@ -9,11 +9,11 @@ from rich.console import Console
 
 from .. import __version__
 from ..errors import LeapError
+from .data import data, inspect
+from .demo import demo
+from .jobs import augment, evaluate, explain, fit
+from .options import console
 from .people import people
-from .shared import console
-from .stock import data, inspect
-from .studies import bench, demo, study
-from .work import augment, evaluate, explain, fit
 
 app = typer.Typer(
     name="leapfactual",
@@ -23,9 +23,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, fit, explain, evaluate, augment, inspect, bench):
+for command in (demo, fit, explain, evaluate, augment, inspect):
     app.command()(command)
-app.add_typer(study, name="study")
 app.add_typer(data, name="data")
 app.add_typer(people, name="people")
 
@@ -49,7 +48,12 @@ def _top(
 
 
 def main() -> None:
-    """Runs the command line; a known error is one line and exit status 1."""
+    """Runs the command line."""
+    run_app(app)
+
+
+def run_app(app: typer.Typer) -> None:
+    """Runs an application; a known error is one line and exit status 1."""
     try:
         app()
     except LeapError as error:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InputError, MissingExtra
-from .shared import Device, Json, Quiet, Seed, check_device, console, plain, print_json, talk
+from .options import Device, Json, Quiet, Seed, check_device, console, plain, print_json, talk
 
 if TYPE_CHECKING:
-    from ..people.database import Database
+    from ..people.store.database import Database
 
 people = typer.Typer(
     help="People as the classifier: campaigns in which volunteers answer and the leap goes on.",
@@ -58,7 +58,7 @@ def require() -> None:
 @contextmanager
 def _opened(place: str) -> "Iterator[Database]":
     require()
-    from ..people.database import Database
+    from ..people.store.database import Database
 
     db = Database(place)
     try:
@@ -84,9 +84,9 @@ def _shipped(bundle: Path, images: list[Path]) -> Iterator[tuple[Path, list[Path
     import tempfile
     from importlib.resources import as_file, files
 
-    from ..manifest import MANIFEST
+    from ..bundle.manifest import MANIFEST
+    from ..pretrained import load
     from ..report.cards import picture
-    from ..studies.morpho_mnist.shipping import load
 
     if str(bundle) != SHIPPED or (bundle / MANIFEST).exists():
         if not images:
@@ -172,9 +172,9 @@ def create(
     require()
     from ..bundle import Bundle
     from ..data.images import open_images
-    from ..explaining import listed_pairs, target_named
+    from ..jobs.explain import listed_pairs, target_named
     from ..people import campaigns
-    from ..people.rules import Rule
+    from ..people.consensus import Rule
 
     if (target is None) == (targets is None):
         raise InputError(
@@ -295,7 +295,7 @@ def serve(
         import uvicorn
 
         from ..people.web.app import application
-        from ..people.work import beside
+        from ..people.worker import beside
 
         app = application(db, hosts=allow_host or (), secure=secure)
         quiet = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
@@ -332,7 +332,7 @@ def work(campaign: Place, bundle: Elsewhere = None, device: Device = "cpu") -> N
     """
     check_device(device)
     with _opened(campaign) as db:
-        from ..people.work import Worker
+        from ..people.worker import Worker
 
         made = Worker(db, bundle, device)
         _tell("Doing jobs. Stop with Ctrl-C.")
@@ -349,7 +349,7 @@ def status(campaign: Place, as_json: Json = False) -> None:
     Example: leapfactual people status campaign.db
     """
     with _opened(campaign) as db:
-        from ..people.overviews import overview
+        from ..people.status import overview
 
         seen = overview(db)
     if as_json:
@@ -425,7 +425,7 @@ def export(
     Example: leapfactual people export campaign.db votes.csv --format zooniverse
     """
     with _opened(campaign) as db:
-        from ..people.interchange import export as write
+        from ..people.exchange.interchange import export as write
 
         done = write(db, file, form, pictures, blank=blank)
     if not quiet:
@@ -448,7 +448,7 @@ def import_(
     Example: leapfactual people import campaign.db votes.json --format label-studio
     """
     with _opened(campaign) as db:
-        from ..people.interchange import bring_in
+        from ..people.exchange.interchange import bring_in
 
         done = bring_in(db, file, form)
     if as_json:
@@ -479,7 +479,7 @@ def void(
     Example: leapfactual people void campaign.db Ben --rewind
     """
     with _opened(campaign) as db:
-        from ..people.voiding import void as take_back
+        from ..people.exclusion import void as take_back
 
         doubted = take_back(db, name, rewind=rewind)
     done = "rewound where it mattered" if rewind else "marked as doubted"
@@ -497,15 +497,16 @@ def adjudicate(
     Example: leapfactual people adjudicate campaign.db 17 cat
     """
     with _opened(campaign) as db:
-        from ..explaining import target_named
-        from ..people import rounds, voting
-        from ..people.rules import IMPLAUSIBLE
+        from ..jobs.explain import target_named
+        from ..people import transitions as rounds
+        from ..people import votes
+        from ..people.consensus import IMPLAUSIBLE
 
         with db.read() as c:
             classes = rounds.settings(c).classes
         same = answer == "not believable"
         outcome = IMPLAUSIBLE if same else target_named(answer, tuple(classes))
-        voting.adjudicate(db, task, outcome, time.time())
+        votes.adjudicate(db, task, outcome, time.time())
     _tell("Decided.")
 
 
@@ -516,7 +517,7 @@ def retry(campaign: Place) -> None:
     Example: leapfactual people retry campaign.db
     """
     with _opened(campaign) as db:
-        from ..people.work import retry as revive
+        from ..people.worker import retry as revive
 
         names = revive(db)
     _tell(f"{len(names)} runs are tried again{': ' if names else ''}{plain(', '.join(names))}.")
@@ -534,7 +535,7 @@ def verify(
     """
     check_device(device)
     with _opened(campaign) as db:
-        from ..people.replay import replay
+        from ..people.audit import replay
 
         with talk("playing it again", quiet=quiet) as say:
             found = replay(
@@ -586,7 +587,7 @@ def rule(
     """
     with _opened(campaign) as db:
         from ..people.campaigns import change_rule
-        from ..people.rounds import current_rule
+        from ..people.transitions import current_rule
 
         given = {
             "least": least,

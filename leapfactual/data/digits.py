@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..errors import InputError, MissingData
 from . import packages
 from .arrays import read_arrays
-from .sets import Dataset
+from .datasets import Dataset
 
 STEMS = {"train": "train", "test": "t10k"}
 

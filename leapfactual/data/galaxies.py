@@ -17,10 +17,10 @@ from .. import checks
 from ..classifiers.preprocessing import stretched
 from ..errors import InputError, LeapError, MissingData
 from . import packages
+from .datasets import Dataset, split
 from .hdf5 import open_hdf5
 from .images import open_images, resized
 from .reading import unit
-from .sets import Dataset, split
 
 RADIO = "radio-galaxies"
 RADIO_CLASSES = ("FRI", "FRII", "Compact", "Bent")
@@ -57,7 +57,7 @@ def galaxies(
 
     Of the radio galaxies the square root is taken, since almost all of them is black. They come
     with a split, 1,758 to train and 400 to test with, so that ``test_share`` and ``seed`` do not
-    matter. (:func:`leapfactual.data.exporting.export` counts 200 of the 400 among those to train
+    matter. (:func:`leapfactual.data.export.export` counts 200 of the 400 among those to train
     with: do not train on the one and test on the other.)
 
     Arguments:

@@ -22,7 +22,7 @@ class Images:
     """Is a set of images, all of one shape, that are read when they are asked for.
 
     Make one with :func:`open_images`. It can be indexed with rows, gone through in batches, and
-    given to :func:`leapfactual.embed` and :func:`leapfactual.generators.fit`.
+    given to :func:`leapfactual.embed` and :func:`leapfactual.training.autoencoder`.
     """
 
     def __init__(

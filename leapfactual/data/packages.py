@@ -138,7 +138,7 @@ CARDS = {
         ),
         Card(
             "identities",
-            "a network that recognises faces, of dlib",
+            "a network that recognizes faces, of dlib",
             "face-recognition-models",
             "0.1.3",
             "1d24b383afac2574cee5f887a9da42026b55559b5908b84be2ac6fe372a4cf14",

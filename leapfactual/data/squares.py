@@ -27,9 +27,9 @@ def sample(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
         >>> bool((quadrant(z).argmax(1) == y).all())
         True
     """
-    generator = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % len(CENTRES)
-    r = HALF * (2 * torch.rand(n, 2, generator=generator) - 1)
+    r = HALF * (2 * torch.rand(n, 2, generator=rng) - 1)
     return centres(y) + r, y
 
 

@@ -4,11 +4,10 @@ Anything with ``encode(x) → z`` and ``decode(z) → x`` is one; these are ours
 those that others have trained.
 """
 
-from .fit import fit
-from .foreign import LatentDiffusionVAE, from_openvino, stylegan
+from .adapters import LatentDiffusionVAE, from_openvino, stylegan
 from .gan import GAN, Inversion, Inverted
-from .identity import Identity, Standardised
-from .saved import load, save
+from .identity import Identity, Standardized
+from .io import load, save
 from .vae import VAE, ConditionalVAE
 from .wae import WAE
 
@@ -21,8 +20,7 @@ __all__ = [
     "Inversion",
     "Inverted",
     "LatentDiffusionVAE",
-    "Standardised",
-    "fit",
+    "Standardized",
     "from_openvino",
     "load",
     "save",

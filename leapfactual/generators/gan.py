@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .. import checks
 from ..errors import InputError, NeedsGradient
-from .convolutional import ConvEncoder, check_images, check_shape
+from .layers import ConvEncoder, check_images, check_shape
 
 Function = Callable[[Tensor], Tensor]
 
@@ -143,10 +143,10 @@ class GAN:
         check_images(x, self.shape)
         how, x = self.inversion, x.detach()
         z = self._start(x).detach().clone().requires_grad_(how.steps > 0)
-        optimiser = torch.optim.Adam([z], lr=how.learning_rate)
+        optimizer = torch.optim.Adam([z], lr=how.learning_rate)
         for step in range(how.steps):
             rate = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * step / how.steps)).item())
-            optimiser.param_groups[0]["lr"] = how.learning_rate * rate
+            optimizer.param_groups[0]["lr"] = how.learning_rate * rate
             with torch.enable_grad():
                 back = self._unclamped(z)
                 if not back.requires_grad:
@@ -155,8 +155,8 @@ class GAN:
                         "gradient. Pass an encoder and Inversion(steps=0), or use a torch module."
                     )
                 (z.grad,) = torch.autograd.grad(self._objective(z, back, x), z)
-            optimiser.step()
-        return self._judge(z.detach(), x)
+            optimizer.step()
+        return self._oracle(z.detach(), x)
 
     def _start(self, x: Tensor) -> Tensor:
         if self.encoder is None:
@@ -177,7 +177,7 @@ class GAN:
         return loss.sum()
 
     @torch.no_grad()
-    def _judge(self, z: Tensor, x: Tensor) -> Inverted:
+    def _oracle(self, z: Tensor, x: Tensor) -> Inverted:
         back, perceptual = self.decode(z), self.inversion.perceptual
         error = (back - x).square().flatten(1).mean(1).sqrt()
         return Inverted(z, error, None if perceptual is None else perceptual(back, x))
@@ -211,17 +211,17 @@ class GAN:
             torch.manual_seed(seed)
             network = encoder or ConvEncoder(self.shape, (32, 64, 128), self.features)
         network.to(mean.device).train()
-        optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+        optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         losses = []
         for step in range(steps):
             z = self.sample(batch_size, seed + 2 + step)
             with torch.no_grad():
                 x = self.decode(z)
             loss = (network(x) - (z - mean) / spread).square().mean()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             schedule.step()
             losses.append(loss.item())
             if on_step is not None:

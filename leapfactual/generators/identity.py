@@ -34,7 +34,7 @@ class Identity:
         return "Identity()"
 
 
-class Standardised:
+class Standardized:
     """Takes rows of numbers, each column shifted and scaled to mean 0 and spread 1: for tables.
 
     Arguments:
@@ -44,7 +44,7 @@ class Standardised:
     Example:
         >>> import torch
         >>> table = torch.tensor([[1.0, 10.0], [3.0, 30.0]])
-        >>> Standardised.of(table).encode(torch.tensor([[3.0, 10.0]]))
+        >>> Standardized.of(table).encode(torch.tensor([[3.0, 10.0]]))
         tensor([[ 1., -1.]])
     """
 
@@ -80,4 +80,4 @@ class Standardised:
         return {"mean": self.mean, "spread": self.spread}
 
     def __repr__(self) -> str:
-        return f"Standardised({len(self.mean)} columns)"
+        return f"Standardized({len(self.mean)} columns)"

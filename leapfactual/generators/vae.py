@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
-from .convolutional import ConvDecoder, ConvEncoder, check_images, check_shape, check_widths
+from .layers import ConvDecoder, ConvEncoder, check_images, check_shape, check_widths
 
 WIDTHS = (8, 16, 32, 32)
 
@@ -68,11 +68,11 @@ class VAE(nn.Module):
         x: Tensor = self.decoder(z)
         return x
 
-    def loss(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def loss(self, x: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Returns the objective on a batch, as a scalar, and the reconstruction."""
         check_images(x, self.shape)
         mean, log_variance = self.encoder(x).chunk(2, dim=1)
-        back = self.decoder(_sample(mean, log_variance, generator))
+        back = self.decoder(_sample(mean, log_variance, rng))
         return _objective(x, back, mean, log_variance, self.weight), back
 
     def config(self) -> dict[str, object]:
@@ -138,11 +138,11 @@ class ConditionalVAE(nn.Module):
         x: Tensor = self.decoder(z, c)
         return x
 
-    def loss(self, x: Tensor, c: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def loss(self, x: Tensor, c: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Returns the objective on a batch, as a scalar, and the reconstruction."""
         check_images(x, self.shape)
         mean, log_variance = self.encoder(x, c).chunk(2, dim=1)
-        back = self.decoder(_sample(mean, log_variance, generator), c)
+        back = self.decoder(_sample(mean, log_variance, rng), c)
         return _objective(x, back, mean, log_variance, self.weight), back
 
     def config(self) -> dict[str, object]:
@@ -157,8 +157,8 @@ class ConditionalVAE(nn.Module):
         }
 
 
-def _sample(mean: Tensor, log_variance: Tensor, generator: torch.Generator) -> Tensor:
-    noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
+def _sample(mean: Tensor, log_variance: Tensor, rng: torch.Generator) -> Tensor:
+    noise = torch.randn(mean.shape, generator=rng, device=mean.device, dtype=mean.dtype)
     return mean + (0.5 * log_variance).exp() * noise
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
-from .convolutional import centre_crop, check_images, check_shape, check_widths, coarsest, padding
+from .layers import centre_crop, check_images, check_shape, check_widths, coarsest, padding
 
 SCALES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -90,11 +90,11 @@ class WAE(nn.Module):
         x: Tensor = self.decoder(self.inlet(z).reshape(-1, *self.start))
         return centre_crop(x, *self.shape[1:])
 
-    def loss(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def loss(self, x: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Returns the objective on a batch, as a scalar, and the reconstruction."""
         z = self.encode(x)
         back = self.decode(z)
-        noise = torch.randn(z.shape, generator=generator, device=z.device, dtype=z.dtype)
+        noise = torch.randn(z.shape, generator=rng, device=z.device, dtype=z.dtype)
         discrepancy = mmd(z.float(), noise.float() * self.variance**0.5, self.variance)
         return F.mse_loss(back, x) + self.weight * discrepancy, back
 

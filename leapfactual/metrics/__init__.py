@@ -1,9 +1,18 @@
 """Metrics: what can be read off an explanation, and measures of how alike two images are."""
 
+from .factories import (
+    cout,
+    diversity,
+    frechet,
+    inside,
+    oracle_validity,
+    perceptual,
+    realism,
+    stability,
+)
 from .lpips import LPIPS
-from .made import cout, diversity, frechet, inside, judged, perceptual, realism, stability
 from .morphology import morphometrics, relative_error
-from .table import METRICS, Metric, Score, evaluate, morphology_errors
+from .standard import METRICS, Metric, Score, evaluate, morphology_errors
 
 __all__ = [
     "LPIPS",
@@ -15,9 +24,9 @@ __all__ = [
     "evaluate",
     "frechet",
     "inside",
-    "judged",
     "morphology_errors",
     "morphometrics",
+    "oracle_validity",
     "perceptual",
     "realism",
     "relative_error",

@@ -191,8 +191,8 @@ def thinning(mask: Tensor, distance: Tensor) -> Callable[[int], Tensor]:
     around, bits = around.to(mask.device)[:, None], bits[:, None]
 
     def thinned(seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        tie = torch.rand(h * w, generator=generator, dtype=torch.float64).to(mask.device)
+        rng = torch.Generator().manual_seed(seed)
+        tie = torch.rand(h * w, generator=rng, dtype=torch.float64).to(mask.device)
         queue = place.gather(1, (rank + tie[pixel]).argsort(1)).T.contiguous()
         flat = start.clone().flatten()
         for places, rows in zip(queue, active, strict=True):

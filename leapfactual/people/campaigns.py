@@ -20,12 +20,12 @@ from ..bundle import Bundle
 from ..data.images import Images
 from ..errors import InputError
 from ..leaps import describe, parse
-from . import tables as t
-from .database import Database, made
-from .rounds import FINISHED, WAITING, enqueue, note, reconsider, settings
-from .rules import Rule
-from .segments import MODES
-from .work import encoded, fingerprint_of, store
+from .consensus import Rule
+from .questions import MODES
+from .store import tables as t
+from .store.database import Database, made
+from .transitions import FINISHED, WAITING, enqueue, note, reconsider, settings
+from .worker import encoded, fingerprint_of, store
 
 MOST_PIXELS = 25_000_000
 MOST_NAME, MOST_QUESTION = 100, 300

@@ -11,14 +11,14 @@ from sqlalchemy import select
 from ..explanation import Explanation
 from ..files import atomic
 from ..report import cards, write_page
-from . import tables as t
 from .campaigns import asset
-from .database import Database
-from .exchanged import harmless
-from .overviews import called, journey
-from .rounds import EXHAUSTED, REACHED, settings
-from .segments import ahead
-from .work import Worker, decoded
+from .exchange.records import harmless
+from .questions import ahead
+from .status import called, journey
+from .store import tables as t
+from .store.database import Database
+from .transitions import EXHAUSTED, REACHED, settings
+from .worker import Worker, decoded
 
 MOST_STEM = 150
 COLUMNS = (
@@ -29,7 +29,7 @@ COLUMNS = (
     "source",
     "label",
     "leaps",
-    "questions",
+    "queries",
     "guessed",
     "votes",
     "adjudicated",
@@ -55,7 +55,7 @@ def rows(db: Database) -> Iterator[dict[str, Any]]:
             "source": called(run["answers"][0], classes) if run["answers"] else "",
             "label": called(result["label"], classes) if result else "",
             "leaps": result.get("leaps", ""),
-            "questions": len(run["answers"]),
+            "queries": len(run["answers"]),
             "guessed": run["guessed"],
             "votes": sum(v["counted"] for v in votes),
             "adjudicated": sum(f["adjudicated"] for f in frames),

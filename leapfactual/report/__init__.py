@@ -4,7 +4,7 @@ They read an explanation and make none.
 """
 
 from .cards import cards
+from .figures import animation, figure, thumbnails
 from .page import write_page
-from .pictures import animation, figure, thumbnails
 
 __all__ = ["animation", "cards", "figure", "thumbnails", "write_page"]

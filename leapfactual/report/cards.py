@@ -168,8 +168,8 @@ def numbers(e: "Explanation", typicality: Tensor | None = None) -> dict[str, lis
     columns = {
         "label": e.label.tolist(),
         "leaps": e.leaps.tolist(),
-        "questions": e.questions.tolist(),
-        "evaluations": e.evaluations.tolist(),
+        "queries": e.queries.tolist(),
+        "nfe": e.nfe.tolist(),
         "milliseconds": (1000 * e.seconds.double()).tolist(),
         "L1": distance(e).tolist(),
         "margin": e.margin.tolist(),

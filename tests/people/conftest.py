@@ -7,13 +7,12 @@ import torch
 
 from leapfactual.data.images import open_images
 from leapfactual.people import campaigns
-from leapfactual.people.database import Database
-from leapfactual.people.rules import Rule
+from leapfactual.people.consensus import Rule
+from leapfactual.people.store.database import Database
+from leapfactual.pretrained import load
 from leapfactual.report.cards import picture
-from leapfactual.studies.morpho_mnist.shipping import load
-
-from . import postgres
-from .crowd import seen
+from tests.people import postgres
+from tests.people.crowd import seen
 
 QUICK = "blend(6, 0.3), inject(2, 0.1, 0.25)"
 

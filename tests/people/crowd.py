@@ -5,9 +5,9 @@ import itertools
 import torch
 from sqlalchemy import select
 
-from leapfactual.people import campaigns, taking, voting
-from leapfactual.people import tables as t
-from leapfactual.people.work import Worker, decoded, encoded
+from leapfactual.people import assignment, campaigns, votes
+from leapfactual.people.store import tables as t
+from leapfactual.people.worker import Worker, decoded, encoded
 
 
 def seen(x):
@@ -45,13 +45,13 @@ def play(db, voters, worker=None, clock=None, most=100_000, stop=lambda: False):
             pass
         idle = True
         for annotator, voter in voters.items():
-            offer = taking.take(db, annotator, clock())
+            offer = assignment.take(db, annotator, clock())
             if offer is None:
                 continue
             idle = False
             with db.read() as c:
                 content = campaigns.asset(c, offer.asset)[1]
-            voting.vote(db, annotator, offer.key, voter(content), clock())
+            votes.vote(db, annotator, offer.key, voter(content), clock())
             given += 1
         with db.read() as c:
             jobs = c.execute(select(t.job.c.id).where(t.job.c.state == t.QUEUED)).all()

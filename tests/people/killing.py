@@ -27,16 +27,16 @@ import uvicorn
 from sqlalchemy import func, select
 
 from leapfactual.data.images import open_images
-from leapfactual.people import campaigns, overviews
-from leapfactual.people import tables as t
-from leapfactual.people.database import Database
-from leapfactual.people.replay import replay
-from leapfactual.people.rules import Rule
+from leapfactual.people import campaigns, status
+from leapfactual.people.audit import replay
+from leapfactual.people.consensus import Rule
+from leapfactual.people.store import tables as t
+from leapfactual.people.store.database import Database
 from leapfactual.people.web.app import application
 from leapfactual.people.web.guard import Pace
-from leapfactual.people.work import Worker, decoded
+from leapfactual.people.worker import Worker, decoded
+from leapfactual.pretrained import load
 from leapfactual.report.cards import picture
-from leapfactual.studies.morpho_mnist.shipping import load
 
 KEY = re.compile(r'name="key" value="([0-9a-f]{32})"')
 
@@ -61,7 +61,7 @@ def serve(place, sock):
 
 def work(place):
     """Does jobs, and looks for them without pause; those of the killed are done again at once."""
-    import leapfactual.people.work as module
+    import leapfactual.people.worker as module
 
     module.LEASE = 1.0
     Worker(Database(place)).run(lambda: False, pause=0.02)
@@ -213,7 +213,7 @@ def found(place, told, again):
         rounds = c.execute(select(func.count()).select_from(t.round_)).scalar_one()
         pairs = c.execute(select(t.vote.c.task_id, t.vote.c.annotator_id)).all()
         segments = c.execute(select(t.segment.c.run_id, t.segment.c.number)).all()
-        statuses = overviews.overview(db).runs
+        statuses = status.overview(db).runs
     acknowledged = told["acknowledged"]
     return {
         "acknowledged": len(acknowledged),

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from safetensors.torch import load as read
+from safetensors.torch import load
 from sqlalchemy import select
 
 from leapfactual.people import campaigns
-from leapfactual.people import tables as t
-from leapfactual.people.work import explainer_of
-
-from .crowd import invited, labels, play
+from leapfactual.people.store import tables as t
+from leapfactual.people.worker import explainer_of
+from tests.people.crowd import invited, labels, play
 
 
 def found(db):
@@ -17,7 +16,7 @@ def found(db):
     with db.read() as c:
         rows = c.execute(select(t.run).order_by(t.run.c.id)).all()
         ends = [
-            read(campaigns.asset(c, row.result["latents"])[1]) if row.result else None
+            load(campaigns.asset(c, row.result["latents"])[1]) if row.result else None
             for row in rows
         ]
     return rows, ends
@@ -38,7 +37,7 @@ def test_voters_who_agree_with_a_network_give_its_counterfactuals(
         assert row.status == ("reached" if e.valid[k] else "exhausted"), row.reason
         assert torch.equal(end["z"], e.z[k : k + 1])
         assert torch.equal(end["z_counterfactual"], e.z_counterfactual[k : k + 1])
-        assert row.result["questions"] == e.questions[k]
+        assert row.result["queries"] == e.queries[k]
         assert row.result["leaps"] == e.leaps[k]
 
 

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import select
 
 from leapfactual.errors import InputError
-from leapfactual.people import campaigns, overviews, rounds, taking, voiding, voting
-from leapfactual.people import tables as t
-from leapfactual.people.replay import replay
-from leapfactual.people.rules import DAWID_SKENE, UNSURE, Rule
-from leapfactual.people.work import LEASE, Worker, retry
-
-from .crowd import Clock, invited, labels, play
+from leapfactual.people import assignment, campaigns, exclusion, transitions, votes
+from leapfactual.people import status as overviews
+from leapfactual.people.audit import replay
+from leapfactual.people.consensus import DAWID_SKENE, UNSURE, Rule
+from leapfactual.people.store import tables as t
+from leapfactual.people.worker import LEASE, Worker, retry
+from tests.people.crowd import Clock, invited, labels, play
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def walk(campaign, shipped, tmp_path):
             with self.db.write() as c:
                 task = c.execute(self.task(segment, position)).one()
                 person, key = self.people[who], secrets.token_hex(16)
-                return voting.cast(c, task, person, answer, key, self.clock(), 1.0).counted
+                return votes.cast(c, task, person, answer, key, self.clock(), 1.0).counted
 
         def agree(self, who, segment, position, answer):
             for person in who:
@@ -69,7 +69,7 @@ def walk(campaign, shipped, tmp_path):
                 name = c.execute(
                     select(t.annotator.c.name).where(t.annotator.c.id == self.people[who])
                 ).scalar_one()
-            return voiding.void(self.db, name, rewind=rewind)
+            return exclusion.void(self.db, name, rewind=rewind)
 
         @property
         def run(self):
@@ -90,7 +90,7 @@ def walk(campaign, shipped, tmp_path):
         @property
         def answers(self):
             with self.db.read() as c:
-                return rounds.answers(c, 1)[0]
+                return transitions.answers(c, 1)[0]
 
     return Walk
 
@@ -109,7 +109,7 @@ def test_what_was_not_asked_to_the_end_is_asked_again_after_adjudication(walk):
     assert not made.open
     assert not made.vote("b", 1, 2, 7), "it comes late, for now"
     ((task, _),) = overviews.stuck(made.db)
-    voting.adjudicate(made.db, task, 7, made.clock())
+    votes.adjudicate(made.db, task, 7, made.clock())
     assert made.run.status == "asking"
     assert made.open == [(1, 1), (1, 3), (1, 4), (1, 5)], "the late vote has decided one"
     assert replay(made.db).differences == []
@@ -181,10 +181,10 @@ def test_where_everybody_has_voted_the_owner_decides(walk):
         made.vote(who, 0, 0, answer)
     ((task, _),) = overviews.stuck(made.db)
     assert made.run.status == "asking"
-    voting.adjudicate(made.db, task, 7, made.clock())
+    votes.adjudicate(made.db, task, 7, made.clock())
     assert made.run.status == "waiting"
     with pytest.raises(InputError, match="nothing to do"):
-        voting.adjudicate(made.db, task, 3, made.clock())
+        votes.adjudicate(made.db, task, 3, made.clock())
     assert replay(made.db).differences == []
 
 
@@ -208,7 +208,7 @@ def test_a_job_that_is_out_of_date_does_no_harm(walk):
     assert stale.said == (7, 9)
     made.void("e")
     assert made.run.status == "asking"
-    from leapfactual.people.segments import Ahead
+    from leapfactual.people.questions import Ahead
 
     assert not made.worker.finish(stale, Ahead(None, None), made.clock()), "it is not wanted"
     assert made.worker.claim(made.clock() + 10 * LEASE) is None
@@ -277,8 +277,8 @@ def test_two_workers_with_one_long_job_do_not_hinder_each_other(walk):
     made = walk(2, PAIR)
     made.vote("a", 0, 0, 7)
     made.vote("b", 0, 0, 7)
-    from leapfactual.people.segments import ahead
-    from leapfactual.people.work import decoded
+    from leapfactual.people.questions import ahead
+    from leapfactual.people.worker import decoded
 
     other = Worker(made.db)
     job = made.worker.claim(made.clock())
@@ -299,7 +299,7 @@ def test_many_pictures_wait_without_slowing_anybody_down(walk):
     made = walk(2, PAIR)
     with made.db.write() as c:
         query = "EXPLAIN QUERY PLAN " + str(
-            taking.NEEDED.compile(dialect=c.dialect, compile_kwargs={"literal_binds": False})
+            assignment.NEEDED.compile(dialect=c.dialect, compile_kwargs={"literal_binds": False})
         )
         steps = c.exec_driver_sql(query, tuple([1] * query.count("?"))).all()
     assert any("ix_task_kind_state_id" in str(row) for row in steps)
@@ -327,11 +327,11 @@ def test_no_run_is_ever_left_behind(campaign, network, mode, seed):
         what = chance.choice(["vote", "vote", "vote", "work", "claim", "void", "rule", "decide"])
         if what == "vote":
             for person in chance.choices(sorted(voters), k=12):
-                offer = taking.take(made.db, person, clock())
+                offer = assignment.take(made.db, person, clock())
                 if offer is not None:
                     with made.db.read() as c:
                         content = campaigns.asset(c, offer.asset)[1]
-                    voting.vote(made.db, person, offer.key, voter(content), clock())
+                    votes.vote(made.db, person, offer.key, voter(content), clock())
         elif what == "work":
             worker.once(clock())
         elif what == "claim":
@@ -340,7 +340,7 @@ def test_no_run_is_ever_left_behind(campaign, network, mode, seed):
         elif what == "void" and len(voters) > 5:
             gone = chance.choice(sorted(voters))
             del voters[gone]
-            voiding.void(made.db, f"person {gone}", rewind=chance.random() < 0.7)
+            exclusion.void(made.db, f"person {gone}", rewind=chance.random() < 0.7)
         elif what == "rule":
             with made.db.write() as c:
                 least = chance.choice([3, 4])
@@ -348,7 +348,7 @@ def test_no_run_is_ever_left_behind(campaign, network, mode, seed):
                 campaigns.change_rule(c, new, clock())
         elif what == "decide":
             for task, _ in overviews.stuck(made.db)[:1]:
-                voting.adjudicate(made.db, task, chance.randrange(10), clock())
+                votes.adjudicate(made.db, task, chance.randrange(10), clock())
     for job in held:
         worker.give_back(job)
     for _ in range(200):
@@ -356,16 +356,16 @@ def test_no_run_is_ever_left_behind(campaign, network, mode, seed):
         stuck = overviews.stuck(made.db)
         if not stuck:
             break
-        voting.adjudicate(made.db, stuck[0][0], chance.randrange(10), clock())
+        votes.adjudicate(made.db, stuck[0][0], chance.randrange(10), clock())
     with made.db.read() as c:
-        assert {run.status for run in c.execute(select(t.run))} <= set(rounds.FINISHED)
+        assert {run.status for run in c.execute(select(t.run))} <= set(transitions.FINISHED)
         frames = (t.task.c.kind == t.FRAME) & (t.task.c.state == t.OPEN)
         assert c.execute(select(t.task).where(frames)).all() == []
     assert replay(made.db).differences == []
 
 
 def test_an_export_never_overwrites_a_campaign(walk):
-    from leapfactual.people.interchange import export
+    from leapfactual.people.exchange.interchange import export
 
     made = walk(1, PAIR)
     with pytest.raises(InputError, match="is a database, perhaps the campaign itself"):

@@ -11,15 +11,16 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import select, update
 
-from leapfactual.people import campaigns, overviews, taking, voting
-from leapfactual.people import tables as t
-from leapfactual.people.rules import IMPLAUSIBLE, UNSURE, Rule
+from leapfactual.people import assignment, campaigns
+from leapfactual.people import status as overviews
+from leapfactual.people import votes as voting
+from leapfactual.people.consensus import IMPLAUSIBLE, UNSURE, Rule
+from leapfactual.people.store import tables as t
 from leapfactual.people.web.app import OWNER, VOTER, application
 from leapfactual.people.web.guard import Pace
-from leapfactual.people.work import Worker
+from leapfactual.people.worker import Worker
 from leapfactual.report.cards import picture
-
-from .crowd import labels, play
+from tests.people.crowd import labels, play
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="PLAYWRIGHT IS MISSING: THE PAGE IS NOT TESTED"
@@ -289,7 +290,7 @@ def test_who_is_late_is_told(serve, visit):
     key = page.locator("[name=key]").input_value()
     with made.db.write() as c:
         c.execute(update(t.lease).values(expires=0.0))
-    while (offer := taking.take(made.db, 2, time.time())) is not None:
+    while (offer := assignment.take(made.db, 2, time.time())) is not None:
         voting.vote(made.db, 2, offer.key, 4, time.time())
     answer(page, "7")
     expect(page.locator(".notice")).to_contain_text("Your answer is kept, and does not count.")

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
-from leapfactual.people import campaigns, voiding, voting
-from leapfactual.people import tables as t
-from leapfactual.people.database import Unavailable
+from leapfactual.people import campaigns, exclusion
+from leapfactual.people import votes as voting
+from leapfactual.people.store import tables as t
+from leapfactual.people.store.database import Unavailable
 from leapfactual.people.web.app import OWNER, VOTER, application, keys
 from leapfactual.people.web.guard import MOST_BYTES, Pace
-from leapfactual.people.work import Worker
-
-from .crowd import Clock
+from leapfactual.people.worker import Worker
+from tests.people.crowd import Clock
 
 HOME = "http://localhost"
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -107,7 +107,7 @@ TOKENS = ("none", "voter", "owner", "wrong", "voided")
 
 def test_only_what_should_pass_passes(served):
     voided = campaigns.invite(served.db, "Cleo")
-    voiding.void(served.db, "Cleo")
+    exclusion.void(served.db, "Cleo")
     key = offered(served.client(served.ada))
     with served.db.read() as c:
         digest = c.execute(select(t.run.c.asset).limit(1)).scalar_one()

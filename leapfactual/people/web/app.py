@@ -30,10 +30,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from ...errors import InputError
-from .. import campaigns, overviews, rounds, taking, voting
-from .. import tables as t
-from ..database import Database, Unavailable
-from ..rules import IMPLAUSIBLE, UNSURE
+from .. import assignment, campaigns, transitions, votes
+from .. import status as overviews
+from ..consensus import IMPLAUSIBLE, UNSURE
+from ..store import tables as t
+from ..store.database import Database, Unavailable
 from .guard import Guard, Pace
 
 HERE = Path(__file__).parent
@@ -62,7 +63,7 @@ class Site:
     def __init__(self, db: Database, secure: bool = False, pace: Pace | None = None) -> None:
         self.db, self.secure, self.pace = db, secure, pace or Pace()
         with db.read() as c:
-            self.campaign = rounds.settings(c)
+            self.campaign = transitions.settings(c)
             self.shared = len(shared_folder(list(c.execute(select(t.run.c.name)).scalars())))
         self.classes: list[str] = list(self.campaign.classes)
         self.keys = keys(self.classes)
@@ -226,7 +227,7 @@ async def task(request: Request) -> Response:
     """Gives the person something to look at."""
     here = site(request)
     person = await here.paced(request)
-    offer = await run_in_threadpool(taking.take, here.db, person, time.time())
+    offer = await run_in_threadpool(assignment.take, here.db, person, time.time())
     state = await run_in_threadpool(_state, here.db, person)
     late = request.query_params.get("late") == "1"
     if offer is not None:
@@ -244,7 +245,7 @@ def _state(db: Database, person: int) -> dict[str, Any]:
         return {
             "given": c.execute(own).scalar_one(),
             "done": campaigns.finished(c),
-            "paused": rounds.settings(c).paused,
+            "paused": transitions.settings(c).paused,
         }
 
 
@@ -279,9 +280,7 @@ async def vote(request: Request) -> Response:
     here = site(request)
     person = await here.paced(request)
     key, answer = await fields(request, "key", "answer")
-    receipt = await run_in_threadpool(
-        voting.vote, here.db, person, key, whole(answer), time.time()
-    )
+    receipt = await run_in_threadpool(votes.vote, here.db, person, key, whole(answer), time.time())
     return _go("/task" if receipt.counted else "/task?late=1")
 
 
@@ -368,7 +367,7 @@ async def adjudicate(request: Request) -> Response:
     here = site(request)
     await here.owner(request)
     number, outcome = await fields(request, "task", "answer")
-    await run_in_threadpool(voting.adjudicate, here.db, whole(number), whole(outcome), time.time())
+    await run_in_threadpool(votes.adjudicate, here.db, whole(number), whole(outcome), time.time())
     return _go("/owner?decided=1")
 
 
@@ -465,8 +464,8 @@ def application(
         middleware=[Middleware(Guard, hosts=tuple(hosts))],
         exception_handlers={
             HTTPException: _http,
-            voting.Conflict: _conflict,
-            voting.Refused: _refused,
+            votes.Conflict: _conflict,
+            votes.Refused: _refused,
             InputError: _wrong,
             Unavailable: _unavailable,
         },

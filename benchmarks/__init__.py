@@ -1,0 +1,1 @@
+"""Plain scripts that compare two things in one run, and the suite of all timings."""

@@ -1,0 +1,1 @@
+"""Acceleration: fused copies of the networks, and CUDA graphs of whole walks."""

@@ -1,0 +1,468 @@
+"""What was trained, on disk: a folder of safetensors and one JSON manifest, safe to share.
+
+====================  ======================================================================
+``manifest.json``     format, shapes, classes, plan, preprocessing, training record, hashes
+``generator…``        the generator's weights, if it is one of ours
+``flow…``             the flow's weights
+``probes…``           some images, and what the classifier that the flow was trained on says
+====================  ======================================================================
+
+A flow explains the classifier it was trained with. The bundle knows that classifier by its answers
+on the probes, and refuses another one unless it is asked to. Nothing in a bundle is executed.
+"""
+
+import html
+import json
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from .. import checks
+from ..classifiers import Preprocessing
+from ..errors import InputError, MissingData
+from ..explainer import LeapFactual
+from ..fields import VelocityField
+from ..files import read_safetensors, write_safetensors
+from ..flow import Flow
+from ..generators import io
+from ..leaps import RatedPlan, Stage, describe
+from ..solvers import Solver
+from ..types import Classifier, Generator
+from .manifest import (
+    FILES,
+    FORMAT,
+    MANIFEST,
+    MOST_MANIFEST_BYTES,
+    described,
+    rated_plan_to_json,
+    read_manifest,
+    read_names,
+    read_preprocessing,
+    read_rated_plan,
+    read_stage,
+    refuse_strangers,
+    sha256,
+    verify,
+)
+
+PROBES = "leapfactual probes 1"
+MOST_PROBES = 64
+TRIES, PAUSE = 100, 0.01
+PROBE_BYTES = 1 << 20
+SAME = 1.0
+NEAR = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """Is all that is needed to explain a classifier, but for the classifier itself.
+
+    Arguments:
+        generator: The generator.
+        flow: The flow.
+        classes: What the classes are called.
+        plan: The stages to walk.
+        probes: Images in [0, 1] to recognise the classifier by, with shape ``(N, C, H, W)``, or
+            rows.
+        answers: What the classifier says of the probes, with shape ``(N, K)``.
+        classifier_name: Whose judgement the flow carries, in words.
+        preprocessing: What the classifier wants done to images, for the record.
+        training: How all this was trained, for the record; values that JSON can hold.
+        agreement: Whether the classifier answers the same on reconstructions, for the record: what
+            :meth:`Agreement.record` gives.
+        front: Plans by rising reliability, from :func:`~leapfactual.jobs.plans.search_plans`.
+        fast: The cheapest plan that is no worse than the paper's reliable one, if there is one.
+    """
+
+    generator: Generator
+    flow: Flow
+    classes: tuple[str, ...]
+    plan: tuple[Stage, ...]
+    probes: Tensor
+    answers: Tensor
+    classifier_name: str = "a classifier"
+    preprocessing: Preprocessing | None = None
+    training: Mapping[str, object] = field(default_factory=dict)
+    agreement: Mapping[str, object] | None = None
+    front: tuple[RatedPlan, ...] = ()
+    fast: RatedPlan | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(str(name) for name in self.classes))
+        object.__setattr__(self, "plan", tuple(self.plan))
+        if len(self.classes) != self.flow.classes or len(set(self.classes)) != len(self.classes):
+            raise InputError(
+                f"`classes` must name each of the flow's {self.flow.classes} classes once, got "
+                f"{list(self.classes)}."
+            )
+        plans = self.front if self.fast is None else (*self.front, self.fast)
+        for plan in (self.plan, *(rated.plan for rated in plans)):
+            if not plan or not all(isinstance(stage, Stage) for stage in plan):
+                raise InputError(f"`plan` must be a list of stages, got {plan!r}.")
+        heights = [rated.reliability for rated in self.front]
+        if heights and (heights != sorted(heights) or heights[0] != 0 or heights[-1] != 1):
+            raise InputError(f"`front` must rise from 0 to 1, got {heights}.")
+        checks.images(self.probes, "probes")
+        checks.probabilities(self.answers, len(self.probes), self.flow.classes, "answers")
+        if not len(self.probes):
+            raise InputError("`probes` must hold at least one image, got none.")
+        self._check_record()
+        self._check_generator()
+
+    def _check_record(self) -> None:
+        try:
+            text = json.dumps([dict(self.training), self.agreement], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"`training` and `agreement` must hold what JSON can: numbers, text, lists "
+                f"({error}). Convert arrays with .tolist()."
+            ) from error
+        if len(text) > MOST_MANIFEST_BYTES // 2:
+            raise InputError(
+                f"`training` has {len(text)} characters, too many for a manifest. Keep a summary."
+            )
+
+    @torch.no_grad()
+    def _check_generator(self) -> None:
+        x = self._on_device(self.probes[:1])
+        try:
+            z = self.generator.encode(x)
+            back = self.generator.decode(z)
+        except (TypeError, RuntimeError, InputError) as error:
+            raise InputError(
+                f"the generator does not take the probes, of shape {checks.shape(x)} ({error})."
+            ) from error
+        if tuple(z.shape) != (1, self.flow.features) or back.shape != x.shape:
+            raise InputError(
+                f"generator and flow do not fit: the flow has {self.flow.features} features, the "
+                f"generator encodes {checks.shape(x)} to {checks.shape(z)} and decodes to "
+                f"{checks.shape(back)}."
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the flow is."""
+        return self.flow.mean.device
+
+    def to(self, device: torch.device | str) -> Self:
+        """Moves generator and flow to a device, and returns the bundle."""
+        self.flow.to(device)
+        if isinstance(self.generator, nn.Module):
+            self.generator.to(device)
+        return self
+
+    def _on_device(self, x: Tensor) -> Tensor:
+        return x.to(self.device)
+
+    @classmethod
+    def make(
+        cls,
+        generator: Generator,
+        flow: Flow,
+        classifier: Classifier,
+        images: Tensor,
+        *,
+        classes: Sequence[str],
+        plan: Sequence[Stage],
+        **record: Any,  # noqa: ANN401 - classifier_name, preprocessing and training, as above
+    ) -> Self:
+        """Makes a bundle, asking the classifier about some of ``images`` to recognise it by.
+
+        Classifiers differ where they are unsure. The probes are therefore those images of each
+        class that the classifier is least sure of, and blends of images of different classes.
+        """
+        checks.images(images, "images")
+        if not len(images):
+            raise InputError("`images` must hold at least one image, got none.")
+        room = min(MOST_PROBES, max(8, PROBE_BYTES // math.prod(images.shape[1:])))
+        with torch.no_grad():
+            few = images[torch.linspace(0, len(images) - 1, min(len(images), 512)).long()].detach()
+            few = _rounded(few.float())
+            p = classifier(few)
+            checks.probabilities(p, len(few), flow.classes, "the classifier's answer")
+            chosen = few[_unsure(p, room // 2)]
+            order = p.argmax(1).argsort(stable=True)
+            partner = order.roll(len(order) // 2)
+            blends = _rounded((few[order] + few[partner]) / 2)
+            spread = torch.linspace(0, len(few) - 1, min(len(few), room - room // 2)).long()
+            probes = torch.cat([chosen, blends[spread]])
+            answers = classifier(probes)
+        return cls(
+            generator,
+            flow,
+            tuple(classes),
+            tuple(plan),
+            probes.cpu(),
+            answers.float().cpu(),
+            **record,
+        )
+
+    def operating_point(self, reliability: float) -> RatedPlan:
+        """Returns the first plan of the front that is at least that reliable.
+
+        Arguments:
+            reliability: From 0, just across the boundary, to 1, as typical as the class's own
+                images.
+        """
+        if not 0 <= checks.number(reliability, "reliability") <= 1:
+            raise InputError(f"`reliability` must be between 0 and 1, got {reliability!r}.")
+        if not self.front:
+            raise InputError(
+                "this bundle has one plan and no front of plans, so there is no choice of "
+                "reliability. Make it with `leapfactual fit`, or give a plan."
+            )
+        return next(rated for rated in self.front if rated.reliability >= reliability)
+
+    def recognizes(self, classifier: Classifier) -> bool:
+        """Returns whether a classifier answers on the probes as the flow's own did."""
+        return self._likeness(classifier) >= SAME
+
+    def explainer(
+        self,
+        classifier: Classifier,
+        *,
+        plan: Sequence[Stage] | None = None,
+        solver: Solver | None = None,
+        force: bool = False,
+        batch_size: int | None = None,
+        keep_path: bool = False,
+        accelerate: bool = True,
+        mask: Tensor | None = None,
+    ) -> LeapFactual:
+        """Returns an explainer of the classifier that this bundle was made for.
+
+        Arguments:
+            classifier: The classifier.
+            plan: Another plan than the bundle's.
+            solver: Another way to integrate than the flow's.
+            force: Explain another classifier all the same.
+            batch_size: As in :class:`LeapFactual`.
+            keep_path: As in :class:`LeapFactual`.
+            accelerate: As in :class:`LeapFactual`.
+            mask: As in :class:`LeapFactual`.
+        """
+        likeness = self._likeness(classifier)
+        if likeness < SAME and not force:
+            raise InputError(
+                f"this bundle was made for {self.classifier_name}, but the given classifier agrees with it "
+                f"on only {likeness:.0%} of {len(self.probes)} probe images. A flow explains the "
+                "classifier it was trained with: make a bundle for this one, or pass force=True."
+            )
+        return LeapFactual(
+            self.generator,
+            classifier,
+            self.flow if solver is None else self.flow.with_solver(solver),
+            plan or self.plan,
+            batch_size=batch_size,
+            keep_path=keep_path,
+            accelerate=accelerate,
+            mask=mask,
+        )
+
+    @torch.no_grad()
+    def _likeness(self, classifier: Classifier) -> float:
+        """Returns the share of probes that a classifier answers as the flow's own did.
+
+        Where both give probabilities, those must be near; otherwise decisions must be equal.
+        """
+        p = classifier(self._on_device(self.probes))
+        if not isinstance(p, Tensor) or p.shape != self.answers.shape:
+            got = checks.shape(p) if isinstance(p, Tensor) else type(p).__name__
+            raise InputError(
+                f"this bundle knows {self.flow.classes} classes, {', '.join(self.classes)}; the "
+                f"given classifier answers {len(self.probes)} images with {got}."
+            )
+        checks.probabilities(p, len(p), self.flow.classes, "the classifier's answer")
+        p = p.float().cpu()
+        hard = (p.max(1).values == 1).all() or (self.answers.max(1).values == 1).all()
+        if hard:
+            same = p.argmax(1) == self.answers.argmax(1)
+        else:
+            same = (p - self.answers).abs().max(1).values < NEAR
+        return same.double().mean().item()
+
+    def save(self, folder: str | Path, *, overwrite: bool = False, half: bool = False) -> None:
+        """Writes the bundle to a folder, all of it or nothing.
+
+        A bundle that is replaced is set aside first, so that a process killed in between leaves
+        the old one in a hidden folder beside.
+
+        Arguments:
+            folder: The folder to make.
+            overwrite: Whether to replace a bundle that is there.
+            half: Whether to write weights in half precision, to make the bundle small.
+        """
+        folder = Path(folder).absolute()
+        if folder.is_symlink() or (folder.exists() and not overwrite):
+            raise InputError(
+                f"there is something at {folder} already. Give another folder, or pass "
+                "overwrite=True."
+            )
+        if folder.exists():
+            refuse_strangers(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        workshop = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        new, old = workshop / "new", workshop / "old"
+        try:
+            new.mkdir()
+            self._write(new, half)
+            if folder.exists():
+                folder.rename(old)
+            new.rename(folder)
+            shutil.rmtree(workshop, ignore_errors=True)
+        finally:
+            _clear(workshop, old, folder)
+
+    def _write(self, folder: Path, half: bool) -> None:
+        self.flow.save(folder / "flow.safetensors", half=half)
+        ours = io.kind(self.generator) is not None
+        if ours:
+            io.save(self.generator, folder / "generator.safetensors", half=half)
+        probes = (self.probes * 255).round().byte() if self.probes.ndim == 4 else self.probes
+        tensors = {"probes": probes.contiguous(), "answers": self.answers.contiguous()}
+        write_safetensors(tensors, folder / "probes.safetensors", {"format": PROBES})
+        manifest = {
+            "format": FORMAT,
+            "generator": type(self.generator).__name__,
+            "features": self.flow.features,
+            "shape": list(self.probes.shape[1:]),
+            "classes": list(self.classes),
+            "classifier_name": self.classifier_name,
+            "plan": [described(stage) for stage in self.plan],
+            "front": [rated_plan_to_json(rated) for rated in self.front],
+            "fast": self.fast and rated_plan_to_json(self.fast),
+            "preprocessing": self.preprocessing and self.preprocessing.config(),
+            "training": dict(self.training),
+            "agreement": self.agreement,
+            "files": {
+                path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
+                for path in sorted(folder.iterdir())
+            },
+        }
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        generator: Generator | None = None,
+        field: VelocityField | None = None,
+    ) -> Self:
+        """Reads a bundle, checking every file against its hash.
+
+        Arguments:
+            folder: The folder.
+            generator: The generator, where the bundle was made with one that is not ours.
+            field: An untrained field, where the flow was made with one that is not ours.
+        """
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        try:
+            files = manifest["files"]
+            if not {"flow.safetensors", "probes.safetensors"} <= set(files) <= FILES:
+                raise InputError(f"the manifest of {folder} names the wrong files: {list(files)}.")
+            for name in files:
+                verify(folder, name, files[name])
+            flow = Flow.load(folder / "flow.safetensors", field)
+            if generator is None:
+                generator = _generator(folder, manifest)
+            _, tensors = read_safetensors(folder / "probes.safetensors", PROBES, "Copy it again.")
+            probes = tensors["probes"]
+            if [flow.features, list(probes.shape[1:])] != [
+                manifest["features"],
+                manifest["shape"],
+            ]:
+                raise InputError(
+                    f"the manifest of {folder} speaks of {manifest['features']} features and "
+                    f"images of shape {manifest['shape']}; its files have {flow.features} and "
+                    f"{list(probes.shape[1:])}."
+                )
+            wanted = manifest["preprocessing"]
+            return cls(
+                generator=generator,
+                flow=flow,
+                classes=read_names(manifest["classes"]),
+                plan=tuple(read_stage(**stage) for stage in manifest["plan"]),
+                probes=probes.float() / 255 if probes.dtype == torch.uint8 else probes,
+                answers=tensors["answers"],
+                classifier_name=str(manifest["classifier_name"]),
+                preprocessing=None if wanted is None else read_preprocessing(wanted),
+                training=dict(manifest["training"]),
+                agreement=manifest["agreement"],
+                front=tuple(read_rated_plan(**rated) for rated in manifest["front"]),
+                fast=manifest["fast"] and read_rated_plan(**manifest["fast"]),
+            )
+        except (InputError, MissingData):
+            raise
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            raise InputError(
+                f"the manifest of {folder} does not describe a bundle ({type(error).__name__}: "
+                f"{error}). Copy the bundle again."
+            ) from error
+
+    def __repr__(self) -> str:
+        kind = type(self.generator).__name__
+        return f"Bundle({kind}, {self.flow.features} features, {len(self.classes)} classes)"
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("explains", self.classifier_name),
+            ("classes", ", ".join(self.classes)),
+            ("plan", describe(self.plan)),
+            *((f"reliability {r.reliability:.2f}", describe(r.plan)) for r in self.front),
+            *([("fast", describe(self.fast.plan))] if self.fast else []),
+        ]
+        lines = (f"<tr><th>{n}</th><td>{html.escape(v)}</td></tr>" for n, v in facts)
+        return f"<p>{html.escape(repr(self))}</p><table>{''.join(lines)}</table>"
+
+
+def _clear(workshop: Path, old: Path, folder: Path) -> None:
+    """Puts back what was set aside, unless something is in its place, and clears up.
+
+    Others may be saving there at the same time: then a moment later something is.
+    """
+    for _ in range(TRIES):
+        with suppress(OSError):
+            if old.exists() and not folder.exists():
+                old.rename(folder)
+        if folder.exists() or not old.exists():
+            shutil.rmtree(workshop, ignore_errors=True)
+            return
+        time.sleep(PAUSE)
+
+
+def _unsure(p: Tensor, n: int) -> Tensor:
+    """Returns the rows that the classifier is least sure of, the classes taking turns."""
+    best = p.topk(min(2, p.shape[1]), dim=1).values
+    margin = best[:, 0] - best[:, -1]
+    labels = p.argmax(1)
+    turn = torch.zeros(len(p), device=p.device)
+    for label in range(p.shape[1]):
+        rows = (labels == label).nonzero()[:, 0]
+        order = rows[margin[rows].argsort(stable=True)]
+        turn[order] = torch.arange(len(order), device=p.device).float()
+    return (turn + 0.5 * margin).argsort(stable=True)[:n]
+
+
+def _generator(folder: Path, manifest: dict[str, Any]) -> Generator:
+    name = "generator.safetensors"
+    if name not in manifest["files"]:
+        raise InputError(
+            f"{folder} was made with a generator of its maker's own, {manifest['generator']}. "
+            "Pass it: Bundle.load(folder, generator=…)."
+        )
+    return io.load(folder / name)
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """Rounds images to the 256 levels that a bundle keeps; rows stay as they are."""
+    return (x * 255).round() / 255 if x.ndim == 4 else x

@@ -1,0 +1,124 @@
+"""The manifest of a bundle: what is in the folder, as JSON, read with suspicion."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..classifiers import Preprocessing
+from ..errors import InputError, MissingData
+from ..leaps import STAGES, RatedPlan, Stage
+from ..solvers import SOLVERS, FixedStep
+
+FORMAT = "leapfactual bundle 2"
+MANIFEST = "manifest.json"
+MOST_MANIFEST_BYTES = 1 << 20
+MOST_FILE_BYTES = 8 << 30
+FILES = {"flow.safetensors", "probes.safetensors", "generator.safetensors"}
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """Returns the manifest of a bundle, without reading anything else."""
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise MissingData(f"there is no bundle at {folder}: it has no {MANIFEST}.")
+    if path.stat().st_size > MOST_MANIFEST_BYTES:
+        raise InputError(f"{path} has {path.stat().st_size} bytes, too many for a manifest.")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no whole JSON file ({error}). Copy it again.") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        got = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+        raise InputError(f"{path} must describe a `{FORMAT}`, got `{got}`. Make the bundle again.")
+    return manifest
+
+
+def refuse_strangers(folder: Path) -> None:
+    """Lets only a bundle be replaced, and one that holds nothing but a bundle's files."""
+    try:
+        read_manifest(folder)
+    except (InputError, MissingData) as error:
+        raise InputError(
+            f"{folder} is no bundle, so it is not replaced. Give another folder."
+        ) from error
+    strangers = sorted({path.name for path in folder.iterdir()} - FILES - {MANIFEST})
+    if strangers:
+        raise InputError(
+            f"{folder} also holds {', '.join(strangers[:3])}, so it is not replaced. Move that "
+            "away first."
+        )
+
+
+def verify(folder: Path, name: str, record: dict[str, Any]) -> None:
+    """Compares a file with what the manifest says of it."""
+    path = folder / name
+    if path.is_symlink() or not path.is_file():
+        raise MissingData(f"the bundle {folder} has no file {name}. Copy it again.")
+    size = path.stat().st_size
+    if size > MOST_FILE_BYTES:
+        raise InputError(f"{path} has {size} bytes, too many for a bundle.")
+    if size != record["bytes"] or sha256(path) != record["sha256"]:
+        raise InputError(
+            f"{path} is not the file that the manifest names: its size or SHA-256 differs. It was "
+            "damaged or exchanged; copy the bundle again."
+        )
+
+
+def read_names(names: object) -> tuple[str, ...]:
+    """Reads the names of the classes."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError("`classes` is no list of names")
+    return tuple(names)
+
+
+def read_preprocessing(config: dict[str, Any]) -> Preprocessing:
+    """Reads what the classifier wants done to images."""
+    arguments: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
+    }
+    return Preprocessing(**arguments)
+
+
+def sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def described(stage: Stage) -> dict[str, object]:
+    """Describes a stage as values that JSON can hold."""
+    kind = next(name for name, kind in STAGES.items() if type(stage) is kind)
+    return {"kind": kind, **asdict(stage)}
+
+
+def rated_plan_to_json(rated: RatedPlan) -> dict[str, object]:
+    """Writes a rated plan as values that JSON can hold."""
+    return {
+        "reliability": rated.reliability,
+        "plan": [described(stage) for stage in rated.plan],
+        "numbers": dict(rated.numbers),
+        "solver": rated.solver
+        and {"kind": type(rated.solver).__name__, "steps": rated.solver.steps},
+    }
+
+
+def read_rated_plan(
+    reliability: float,
+    plan: list[dict[str, Any]],
+    numbers: dict[str, float],
+    solver: dict[str, Any] | None,
+) -> RatedPlan:
+    """Reads what :func:`rated_plan_to_json` wrote."""
+    stages = tuple(read_stage(**stage) for stage in plan)
+    values = {str(k): float(v) for k, v in numbers.items()}
+    known = None if solver is None else SOLVERS[solver["kind"]](steps=solver["steps"])  # type: ignore[call-arg]
+    if not isinstance(known, FixedStep | None):
+        raise ValueError(f"the solver {solver} takes no fixed steps")
+    return RatedPlan(stages, float(reliability), values, known)
+
+
+def read_stage(kind: str, **numbers: float) -> Stage:
+    """Reads what :func:`described` wrote."""
+    return STAGES[kind](**numbers)  # type: ignore[arg-type]

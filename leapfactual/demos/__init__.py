@@ -1,0 +1,1 @@
+"""Demonstrations that run on what the package ships or fetches."""

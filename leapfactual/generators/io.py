@@ -1,0 +1,80 @@
+"""Generators on disk: one safetensors file with weights and configuration."""
+
+import json
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from ..errors import InputError, MissingData
+from ..files import read_safetensors, write_safetensors
+from ..types import Generator
+from .identity import Identity, Standardized
+from .vae import VAE, ConditionalVAE
+from .wae import WAE
+
+FORMAT = "leapfactual generator 1"
+KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Identity, Standardized, VAE, ConditionalVAE, WAE)
+}
+
+
+@runtime_checkable
+class Configured(Protocol):
+    """Is what says how it was built."""
+
+    def config(self) -> dict[str, object]:
+        """Returns the constructor's arguments, as values that JSON can hold."""
+        ...
+
+
+def kind(generator: object) -> str | None:
+    """Returns the name that a generator of ours is saved under; none for one that is not ours."""
+    name = type(generator).__name__
+    return name if KINDS.get(name) is type(generator) else None
+
+
+def save(generator: object, path: str | Path, *, half: bool = False) -> None:
+    """Writes a generator of ours, weights and configuration, to one safetensors file.
+
+    Arguments:
+        generator: The generator.
+        path: The file.
+        half: Whether to write the weights in half precision, to make the file small.
+    """
+    name = kind(generator)
+    if name is None or not isinstance(generator, Configured):
+        raise InputError(
+            f"a {type(generator).__name__} cannot be saved: only {', '.join(KINDS)} can. Keep it "
+            "your own way and pass it where it is needed."
+        )
+    state = generator.state_dict() if isinstance(generator, nn.Module) else {}
+    metadata = {"format": FORMAT, "kind": name, "config": json.dumps(generator.config())}
+    write_safetensors(state, path, metadata, half)
+
+
+def load(path: str | Path) -> Generator:
+    """Reads what :func:`save` wrote."""
+    path = Path(path)
+    if not path.is_file():
+        raise MissingData(f"there is no generator at {path}. Train one and save it there.")
+    metadata, tensors = read_safetensors(path, FORMAT, "Copy it again, or save it again.")
+    if metadata.get("kind") not in KINDS:
+        raise InputError(
+            f"{path} must hold one of {', '.join(KINDS)}, got `{metadata.get('kind')}`."
+        )
+    try:
+        with torch.device("meta"):
+            generator = KINDS[metadata["kind"]](**json.loads(metadata["config"]))
+        if isinstance(generator, nn.Module):
+            generator.load_state_dict(tensors, assign=True)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise InputError(
+            f"{path} does not describe a generator ({error}). Save it again."
+        ) from error
+    except RuntimeError as error:  # shapes that do not fit, or nesting without end
+        raise InputError(
+            f"{path} does not describe a generator ({error}). Save it again."
+        ) from error
+    return generator  # type: ignore[no-any-return]

@@ -1,0 +1,138 @@
+"""The first question to a new pair of generator and classifier.
+
+Does the classifier answer the same on an image and on its reconstruction? Where it does not, what
+is explained is not the image, and no flow can help: the counterfactuals of images that the
+classifier does not recognise mean nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import checks
+from ..errors import InputError
+from ..training.flow import batches_of
+from ..types import Batched, Classifier, Generator
+
+GOOD, POOR = 0.95, 0.8
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """Is how far a classifier answers the same on images and on their reconstructions.
+
+    Arguments:
+        confusion: How many images of each class (row) are reconstructed as each class (column),
+            by the classifier's answers, with shape ``(K, K)``.
+        error: The mean absolute difference between image and reconstruction, for each class of
+            the image, with shape ``(K,)``; NaN where there is none.
+    """
+
+    confusion: Tensor
+    error: Tensor
+
+    @property
+    def count(self) -> Tensor:
+        """How many images each class has, ``(K,)``."""
+        return self.confusion.sum(1)
+
+    @property
+    def per_class(self) -> Tensor:
+        """The share of each class's images whose reconstruction has the same class, ``(K,)``."""
+        return self.confusion.diagonal() / self.count
+
+    @property
+    def overall(self) -> float:
+        """The share of all images whose reconstruction has the same class."""
+        return (self.confusion.diagonal().sum() / self.confusion.sum()).item()
+
+    @property
+    def advice(self) -> str:
+        """Says what to do."""
+        kept, total = self.confusion.sum(0), self.confusion.sum()
+        collapsed = int(kept.argmax())
+        grown = (kept[collapsed] - self.count[collapsed]) / total
+        if kept[collapsed] > 0.9 * total and grown > 0.1:
+            return (
+                f"the classifier gives class {collapsed} to nearly every reconstruction: it sees "
+                "something in them that images do not have. Look at a reconstruction beside its "
+                "image. Try to stretch the images (sqrt, asinh) for generator and classifier "
+                "alike, a background threshold, or train the classifier on reconstructions too."
+            )
+        if self.overall < POOR:
+            return (
+                f"the classifier does not recognise {1 - self.overall:.0%} of reconstructions: "
+                "train the generator longer, give it more features or a perceptual term, before "
+                "you train a flow."
+            )
+        weak = [k for k, v in enumerate(self.per_class.tolist()) if v < POOR]
+        if weak:
+            return (
+                f"the classifier does not recognise the reconstructions of class "
+                f"{', '.join(map(str, weak))}: look at them before you explain images of it."
+            )
+        if self.overall < GOOD:
+            return "usable; a better generator would make counterfactuals more faithful."
+        return "good: generator and classifier fit together."
+
+    def record(self) -> dict[str, object]:
+        """Returns the numbers, as values that JSON can hold."""
+        return {
+            "overall": self.overall,
+            "per_class": [None if v != v else round(v, 4) for v in self.per_class.tolist()],
+            "images": int(self.count.sum()),
+        }
+
+    def __repr__(self) -> str:
+        error = self.error.nanmean().item()
+        return f"Agreement({self.overall:.1%} of {int(self.count.sum())}, error {error:.4f})"
+
+
+@torch.no_grad()
+def agreement(
+    images: Tensor | Batched | Iterable[Tensor],
+    generator: Generator,
+    classifier: Classifier,
+    batch_size: int = 256,
+) -> Agreement:
+    """Measures whether a classifier answers the same on images and on their reconstructions.
+
+    Arguments:
+        images: Images, as :func:`leapfactual.embed` takes them.
+        generator: The generator.
+        classifier: The classifier.
+        batch_size: How many images at a time.
+
+    Example:
+        >>> from leapfactual.data import squares
+        >>> from leapfactual.generators import Identity
+        >>> agreement(squares.sample(100)[0], Identity(), squares.quadrant)
+        Agreement(100.0% of 100, error 0.0000)
+    """
+    confusion: Tensor | None = None
+    error = torch.zeros(0)
+    for x in batches_of(images, batch_size):
+        back = generator.decode(generator.encode(x))
+        if back.shape != x.shape:
+            raise InputError(
+                f"the generator must give {checks.shape(x)} back, got {checks.shape(back)}. Check "
+                "it with leapfactual.testing.check_generator."
+            )
+        before, after = classifier(x), classifier(back)
+        classes = _columns(before) if confusion is None else len(confusion)
+        checks.probabilities(before, len(x), classes, "the classifier's answer")
+        checks.probabilities(after, len(x), classes, "the classifier's answer")
+        if confusion is None:
+            confusion, error = torch.zeros(classes, classes), torch.zeros(classes)
+        pairs = before.argmax(1) * classes + after.argmax(1)
+        confusion += pairs.bincount(minlength=classes**2).reshape(classes, classes).cpu()
+        gap = (back - x).abs().flatten(1).mean(1).cpu().float()
+        error.index_add_(0, before.argmax(1).cpu(), gap)
+    assert confusion is not None, "batches_of gives at least one batch"
+    return Agreement(confusion, error / confusion.sum(1))
+
+
+def _columns(p: Tensor) -> int:
+    return p.shape[1] if isinstance(p, Tensor) and p.ndim == 2 else 0

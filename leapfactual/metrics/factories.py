@@ -1,0 +1,225 @@
+"""Metrics that are made with something at hand: a oracle, features, a distance, a mask."""
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .. import masks
+from ..errors import InputError
+from ..explainer import Explainer
+from ..explanation import Explanation
+from ..types import Classifier
+from .standard import Metric
+
+STEPS = 50
+SMALLEST = 64
+
+
+def oracle_validity(oracle: Classifier, name: str = "oracle", batch_size: int = 1024) -> Metric:
+    """Makes a metric of a oracle: whether it gives the counterfactual to the target.
+
+    As with validity, images whose source was the target already do not count.
+    """
+
+    def function(e: Explanation) -> Tensor:
+        said = _in_batches(oracle, e.counterfactual, batch_size).argmax(1)
+        agrees = said.to(e.target.device) == e.target
+        return agrees.double().where(e.source != e.target, torch.nan)
+
+    return Metric(name, True, function)
+
+
+def cout(classifier: Classifier, name: str = "COUT", batch_size: int = 1024) -> Metric:
+    """Makes the metric COUT: how soon the counterfactual's pixels turn the answer.
+
+    The pixels of the counterfactual are pasted into the reconstruction in 50 steps, those that
+    change most first. The value is the area under the target's probability minus that under the
+    source's, between -1 and 1. Images whose source was the target already do not count.
+
+    References:
+        | Cycle-Consistent Counterfactuals by Latent Transformations (Khorram and Fuxin, 2022)
+        | https://arxiv.org/abs/2203.15064
+    """
+
+    def area(e: Explanation) -> Tensor:
+        change = (e.counterfactual - e.reconstruction).abs().flatten(2).sum(1)
+        rank = change.argsort(1, descending=True).argsort(1).view(len(e), 1, *e.x.shape[2:])
+        rows = torch.arange(len(e), device=e.target.device)
+        total = torch.zeros(len(e), device=e.target.device, dtype=torch.float64)
+        for step in range(STEPS + 1):
+            pasted = rank < change.shape[1] * step / STEPS
+            p = classifier(torch.where(pasted, e.counterfactual, e.reconstruction)).double()
+            p = p.to(e.target.device)
+            weight = 0.5 if step in (0, STEPS) else 1.0
+            total += weight * (p[rows, e.target] - p[rows, e.source]) / STEPS
+        return total.where(e.source != e.target, torch.nan)
+
+    @torch.no_grad()
+    def function(e: Explanation) -> Tensor:
+        if e.x.ndim != 4:
+            raise InputError("COUT pastes pixels: it is for images (B, C, H, W).")
+        parts = range(0, len(e), batch_size)
+        return torch.cat([area(e[first : first + batch_size]) for first in parts])
+
+    return Metric(name, True, function)
+
+
+def inside(mask: Tensor, name: str = "inside") -> Metric:
+    """Makes a metric of a mask: the share of the change from the reconstruction inside of it.
+
+    Images that did not change do not count.
+
+    Arguments:
+        mask: Where images are to change, as :class:`LeapFactual` takes it.
+        name: What to call it.
+    """
+
+    def function(e: Explanation) -> Tensor:
+        return masks.inside(e.reconstruction, e.counterfactual, mask).double()
+
+    return Metric(name, True, function)
+
+
+def perceptual(
+    distance: Callable[[Tensor, Tensor], Tensor],
+    against: str = "reconstruction",
+    name: str | None = None,
+    batch_size: int = 256,
+) -> Metric:
+    """Makes a metric of a distance between images such as :class:`LPIPS`.
+
+    Images smaller than 64 pixels are enlarged to that.
+
+    Arguments:
+        distance: From two batches of images to one value for each pair.
+        against: ``reconstruction``, or ``x`` for the input.
+        name: What to call it; LPIPS, or LPIPS to input, when not given.
+        batch_size: How many pairs at a time.
+    """
+    if against not in ("reconstruction", "x"):
+        raise InputError(f"`against` must be 'reconstruction' or 'x', got {against!r}.")
+
+    @torch.no_grad()
+    def function(e: Explanation) -> Tensor:
+        if e.x.ndim != 4:
+            raise InputError("a perceptual distance is for images (B, C, H, W), not for rows.")
+        other: Tensor = getattr(e, against)
+        pairs = zip(
+            torch.split(e.counterfactual, batch_size), torch.split(other, batch_size), strict=True
+        )
+        return torch.cat([distance(_enlarged(a), _enlarged(b)) for a, b in pairs]).double()
+
+    return Metric(name or ("LPIPS" if against != "x" else "LPIPS to input"), False, function)
+
+
+def _enlarged(x: Tensor) -> Tensor:
+    x = x.clamp(0, 1)
+    if min(x.shape[2:]) >= SMALLEST:
+        return x
+    scale = SMALLEST / min(x.shape[2:])
+    size = [round(scale * n) for n in x.shape[2:]]
+    return F.interpolate(x, size, mode="bilinear", align_corners=False)
+
+
+def realism(
+    features: Callable[[Tensor], Tensor],
+    images: Tensor,
+    name: str = "Fréchet",
+    batch_size: int = 1024,
+) -> Metric:
+    """Makes the Fréchet distance between counterfactuals and real images in a network's features.
+
+    Only valid counterfactuals count.
+
+    Arguments:
+        features: From images to rows of features ``(B, F)``. Say which network they come from: the
+            distance has no meaning without it.
+        images: Real images to compare with.
+        name: What to call it.
+        batch_size: How many images at a time.
+    """
+    real = _in_batches(features, images, batch_size).double()
+
+    def function(e: Explanation) -> Tensor:
+        return _in_batches(features, e.counterfactual[e.valid], batch_size).double()
+
+    return Metric(name, False, function, lambda rows: frechet(rows, real))
+
+
+def frechet(a: Tensor, b: Tensor) -> Tensor:
+    r"""Returns the Fréchet distance between Gaussians fitted to two sets of rows.
+
+    .. math:: \|\mu_a - \mu_b\|^2 + \operatorname{tr}\big(\Sigma_a + \Sigma_b - 2 (\Sigma_a
+        \Sigma_b)^{1/2}\big)
+
+    Example:
+        >>> rows = torch.randn(500, 3, generator=torch.Generator().manual_seed(0)).double()
+        >>> round(frechet(rows, rows + 2).item(), 6)
+        12.0
+    """
+    if min(len(a), len(b)) < 2:
+        return torch.full((), torch.nan, dtype=torch.float64, device=a.device)
+    covariances = a.T.cov(), b.T.cov()
+    roots = torch.linalg.eigvals(covariances[0] @ covariances[1]).real.clamp_min(0).sqrt()
+    spread = covariances[0].trace() + covariances[1].trace() - 2 * roots.sum()
+    total: Tensor = (a.mean(0) - b.mean(0)).square().sum() + spread
+    return total
+
+
+def diversity(
+    explanations: Sequence[Explanation],
+    distance: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Returns the mean distance between several counterfactuals of each image, ``(B,)``.
+
+    Arguments:
+        explanations: Explanations of the same images for the same targets, such as those of
+            several plans, or what :meth:`leapfactual.alternatives.Alternatives.each` gives.
+        distance: From two batches of images to one value for each pair, such as :class:`LPIPS`;
+            when not given, L1: of pixels, or of latents for rows.
+    """
+    if len(explanations) < 2:
+        raise InputError(
+            f"diversity compares at least two explanations, got {len(explanations)}. Explain the "
+            "same images with another plan too."
+        )
+    latents = distance is None and explanations[0].x.ndim != 4
+    found = [e.z_counterfactual if latents else e.counterfactual for e in explanations]
+    pairs = combinations(found, 2)
+    return torch.stack([(distance or _mean_absolute)(a, b) for a, b in pairs]).mean(0)
+
+
+def stability(
+    explainer: Explainer,
+    explanation: Explanation,
+    distance: Callable[[Tensor, Tensor], Tensor],
+    noise: float = 0.02,
+    seed: int = 0,
+) -> Tensor:
+    """Returns how far counterfactuals move when a little noise is added to the images, ``(B,)``.
+
+    Arguments:
+        explainer: What made the explanation.
+        explanation: The explanation.
+        distance: From two batches of images to one value for each pair.
+        noise: The standard deviation of the noise, for images in [0, 1].
+        seed: The seed of the noise.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    x = explanation.x
+    shift = noise * torch.randn(x.shape, generator=rng, dtype=x.dtype)
+    moved = x + shift.to(x.device)
+    again = explainer.explain(moved.clamp(0, 1) if x.ndim == 4 else moved, explanation.target)
+    return distance(explanation.counterfactual, again.counterfactual)
+
+
+def _mean_absolute(a: Tensor, b: Tensor) -> Tensor:
+    return (a - b).abs().flatten(1).mean(1)
+
+
+@torch.no_grad()
+def _in_batches(function: Callable[[Tensor], Tensor], x: Tensor, batch_size: int) -> Tensor:
+    return torch.cat([function(part) for part in torch.split(x, batch_size)])

@@ -1,0 +1,1 @@
+"""Votes in and out, as files of other tools."""

@@ -1,0 +1,1 @@
+"""The database of a campaign: its tables, its transactions and its migrations."""

@@ -1,0 +1,165 @@
+"""Checkpoints: everything that changes in a training, in one safetensors file.
+
+The randomness of an epoch is drawn from the seed and the epoch's number, and from nothing else. A
+checkpoint therefore needs no generator states, and a training that was interrupted and resumed
+ends at the very weights of one that was not.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.optim import Optimizer
+
+from ..errors import InputError, TrainingError
+from ..files import atomic, below, read_safetensors
+
+FORMAT = "leapfactual checkpoint 1"
+ADAM = ("step", "exp_avg", "exp_avg_sq")
+
+
+def reseed(rng: torch.Generator, seed: int, epoch: int) -> None:
+    """Makes a source of randomness that of one epoch."""
+    digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
+    rng.manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def rate(schedule: str, largest: float, step: int, steps: int) -> float:
+    """Returns the learning rate of a step: constant, or falling to zero as a cosine."""
+    if schedule == "constant":
+        return largest
+    return largest * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+def finite(loss: float, epoch: int, learning_rate: float, advice: str = "") -> float:
+    """Returns the mean loss of an epoch, or says that training diverged, with what to try."""
+    if not math.isfinite(loss):
+        raise TrainingError(
+            f"training diverged in epoch {epoch + 1}: the loss is {loss}. Lower learning_rate "
+            f"(now {learning_rate:g}){advice}."
+        )
+    return loss
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Is what is known after an epoch: its number, of how many, mean loss, seconds so far."""
+
+    number: int
+    of: int
+    loss: float
+    seconds: float
+
+
+@dataclass
+class Training:
+    """Is the state of a training: modules, their optimizers, running averages, losses so far.
+
+    Arguments:
+        settings: What the training was called with; a checkpoint of other settings is refused.
+        data: A fingerprint of what it is trained on; likewise.
+        modules: The modules that change, by name.
+        optimizers: The optimizer of each module that has one, by the module's name.
+        ema: The decay of an exponential moving average of the first module's weights; 0 for none.
+    """
+
+    settings: Mapping[str, object]
+    data: str
+    modules: dict[str, nn.Module]
+    optimizers: dict[str, Optimizer]
+    ema: float = 0.0
+    losses: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        weights = dict(next(iter(self.modules.values())).named_parameters())
+        self.weights = weights
+        self.averages = {k: v.detach().clone() for k, v in weights.items()} if self.ema else {}
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """Moves the running averages a step towards the weights."""
+        if self.averages:
+            torch._foreach_lerp_(
+                list(self.averages.values()), list(self.weights.values()), 1 - self.ema
+            )
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Makes the running averages the weights."""
+        for name, mean in self.averages.items():
+            self.weights[name].copy_(mean)
+
+    def write(self, path: Path) -> None:
+        """Writes the state to ``path``."""
+        tensors = {f"ema/{name}": mean.contiguous() for name, mean in self.averages.items()}
+        for name, module in self.modules.items():
+            for key, value in module.state_dict().items():
+                tensors[f"module/{name}/{key}"] = value.contiguous()
+        for name, optimizer in self.optimizers.items():
+            for key, parameter in self.modules[name].named_parameters():
+                for slot, value in optimizer.state[parameter].items():
+                    tensors[f"optimizer/{name}/{slot}/{key}"] = value.contiguous()
+        metadata = {
+            "format": FORMAT,
+            "settings": json.dumps(dict(self.settings)),
+            "data": self.data,
+            "losses": json.dumps(self.losses),
+        }
+        with atomic(path) as temporary:
+            save_file(tensors, temporary, metadata)
+
+    def read(self, path: Path) -> None:
+        """Takes up the state that :meth:`write` left at ``path``."""
+        metadata, tensors = read_safetensors(path, FORMAT, "Delete it to start anew.")
+        try:
+            self._compare(path, json.loads(metadata["settings"]), metadata["data"])
+            self.losses = [float(loss) for loss in json.loads(metadata["losses"])]
+            for name, mean in self.averages.items():
+                mean.copy_(tensors[f"ema/{name}"])
+            for name, module in self.modules.items():
+                module.load_state_dict(below(tensors, f"module/{name}/"))
+            for name, optimizer in self.optimizers.items():
+                if not any(key.startswith(f"optimizer/{name}/") for key in tensors):
+                    raise KeyError(f"optimizer/{name}")
+                for key, parameter in self.modules[name].named_parameters():
+                    for slot in ADAM:
+                        # Parameters that no gradient has reached have no state.
+                        value = tensors.get(f"optimizer/{name}/{slot}/{key}")
+                        if value is None:
+                            continue
+                        # Adam counts its steps on the CPU, unless they can be recorded; the
+                        # rest has its parameter's layout.
+                        if slot == "step":
+                            recorded = optimizer.defaults["capturable"]
+                            kept = value.to(parameter.device if recorded else "cpu")
+                        else:
+                            kept = torch.empty_like(parameter).copy_(value)
+                        optimizer.state[parameter][slot] = kept.detach()
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"the checkpoint {path} does not fit this training ({error}). Delete it to start "
+                "anew."
+            ) from error
+
+    def _compare(self, path: Path, written: dict[str, object], data: str) -> None:
+        current = json.loads(json.dumps(dict(self.settings)))
+        differ = [key for key in current if written.get(key) != current[key]]
+        if differ:
+            old, new = ({k: s.get(k) for k in differ} for s in (written, current))
+            raise InputError(
+                f"the checkpoint {path} was written with {old}, but this call has {new}. "
+                "Resume with the same settings, or delete the checkpoint to start anew."
+            )
+        if data != self.data:
+            raise InputError(
+                f"the checkpoint {path} was written for other data. "
+                "Resume with the same data, or delete the checkpoint to start anew."
+            )

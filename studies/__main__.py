@@ -1,0 +1,5 @@
+"""Runs ``python -m studies``."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,38 @@
+"""Who oracles counterfactual faces: networks that the black box knows nothing of."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from leapfactual.demos.faces.identity import Identities, Likeness
+from leapfactual.demos.faces.landmarks import SecondOpinion
+from leapfactual.errors import InputError
+from leapfactual.metrics import LPIPS
+
+from .parts import Oracles
+
+PACKAGES = ("face-gan", "expressions", "face-landmarks", "identities", "lpips-alexnet")
+
+
+def oracles(device: str = "cpu", squeezenet: Path | None = None) -> Oracles:
+    """Returns those whose weights packages carry, and the paper's LPIPS, if that is given.
+
+    Arguments:
+        device: Where to compute.
+        squeezenet: A safetensors file with torchvision's weights of SqueezeNet 1.1 and those of
+            the published heads.
+    """
+    lpips = {"LPIPS (AlexNet)": LPIPS.load("alexnet").to(device)}
+    if squeezenet is not None:
+        distance = LPIPS("squeezenet")
+        try:
+            weights = load_file(squeezenet)
+        except (OSError, SafetensorError) as error:
+            raise InputError(
+                f"{squeezenet} is no safetensors file ({error}). Give one with SqueezeNet's "
+                "weights, or leave it out."
+            ) from error
+        distance.read_torch(weights, weights)
+        lpips = {"LPIPS": distance.to(device), **lpips}
+    return Oracles(SecondOpinion.load().to(device), Likeness(Identities.load().to(device)), lpips)

@@ -1,0 +1,183 @@
+"""The table of faces: the paper's setting and ours, batch by batch.
+
+A thousand pictures of 1024 × 1024 do not fit anywhere, so every batch is explained, judged and let
+go; what stays is a number per face and metric.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from leapfactual.demos.faces.identity import SAME
+from leapfactual.demos.faces.portraits import expressive
+from leapfactual.explainer import LeapFactual
+from leapfactual.explanation import Explanation
+from leapfactual.flow import Flow
+from leapfactual.generators import GAN
+from leapfactual.leaps import Stage
+from leapfactual.masks import Change, inside
+from leapfactual.metrics import METRICS, Metric, oracle_validity, perceptual
+from leapfactual.metrics.standard import summarised
+from leapfactual.types import Classifier
+
+from ..truncated import Blended
+from .parts import Oracles
+from .sampling import Labelled
+
+N_B = (5, 10, 15, 20)
+GAMMA_B = 0.8
+INJECTED = (5, 0.8, 0.83)
+PAPER_LEAPS = 10
+PAIRS = "random pairs"
+MASKED = "in a mask"
+
+
+def metrics(oracles: Oracles, side: int) -> list[Metric]:
+    """Returns what is measured of every face."""
+    mask = expressive(side)
+
+    def distance(e: Explanation) -> Tensor:
+        return oracles.likeness(e.reconstruction, e.counterfactual).double()
+
+    def expression(e: Explanation) -> Tensor:
+        return inside(e.reconstruction, e.counterfactual, mask).double()
+
+    return [
+        *(METRICS[name] for name in ("ACC", "AUC", "SSIM", "PSNR")),
+        *(perceptual(lpips, name=name) for name, lpips in oracles.lpips.items()),
+        oracle_validity(oracles.opinion, "oracle"),
+        Metric("identity distance", False, distance),
+        Metric("same person", True, lambda e: (distance(e) < SAME).double()),
+        Metric("change in eyes and mouth", True, expression),
+        *(METRICS[name] for name in ("L1", "queries")),
+    ]
+
+
+@dataclass
+class Measured:
+    """Gathers the values of every metric, and how much every pixel changed.
+
+    Arguments:
+        metrics: What is measured.
+    """
+
+    metrics: Sequence[Metric]
+    values: dict[str, list[Tensor]] = field(default_factory=dict)
+    change: Change = field(default_factory=Change)
+
+    def add(self, e: Explanation) -> None:
+        """Takes in a batch."""
+        for metric in self.metrics:
+            value = metric.function(e).detach().double().cpu()
+            self.values.setdefault(metric.name, []).append(value)
+        self.change.add(e.reconstruction, e.counterfactual)
+
+    def means(self, names: Sequence[str] | None = None) -> dict[str, float]:
+        """Returns the mean of every metric, or of some."""
+        chosen = [m for m in self.metrics if names is None or m.name in names]
+        return {m.name: summarised(m, torch.cat(self.values[m.name])).mean for m in chosen}
+
+    def first(self, count: int) -> "Measured":
+        """Returns the sheet of the first faces alone, without their changes."""
+        kept = {name: [torch.cat(values)[:count]] for name, values in self.values.items()}
+        return Measured(self.metrics, kept)
+
+    def of(self, name: str) -> Tensor:
+        """Returns the values of one metric, a number per face."""
+        return torch.cat(self.values[name])
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Is whom the study asks, with a flow.
+
+    Arguments:
+        gan: The generator.
+        classifier: The black box.
+        flow: The flow.
+        oracles: Who oracles.
+        batch_size: How many faces to draw at a time.
+    """
+
+    gan: GAN
+    classifier: Classifier
+    flow: Flow
+    oracles: Oracles
+    batch_size: int = 8
+
+    def measured(self, without: Sequence[str] = ()) -> Measured:
+        """Returns an empty sheet to write on, with all metrics but some."""
+        known = metrics(self.oracles, self.gan.shape[1])
+        return Measured([m for m in known if m.name not in without])
+
+    def explainer(self, plan: Sequence[Stage], mask: Tensor | None = None) -> LeapFactual:
+        """Returns what explains with a plan, everywhere or in a mask."""
+        return LeapFactual(
+            self.gan,
+            self.classifier,
+            self.flow,
+            plan,
+            batch_size=self.batch_size,
+            accelerate=False,
+            mask=mask,
+        )
+
+    def batches(self, faces: Labelled) -> list[tuple[Tensor, Tensor]]:
+        """Returns latents and the class that each face does not have, batch by batch."""
+        target = 1 - faces.p.argmax(1)
+        parts = zip(
+            torch.split(faces.w, self.batch_size),
+            torch.split(target, self.batch_size),
+            strict=True,
+        )
+        return list(parts)
+
+
+@torch.no_grad()
+def as_in_the_paper(
+    asked: Asked, faces: Labelled, progress: Callable[[float], object]
+) -> dict[str, Measured]:
+    """Explains faces with the paper's steps: blending cut short, reliable ones, random pairs.
+
+    One walk stands for all, so its queries are not counted here.
+    """
+    names = [*(f"LeapFactual N_b = {n}" for n in N_B), "LeapFactual_R"]
+    found = {name: asked.measured(without=("queries",)) for name in names}
+    found[PAIRS] = asked.measured(without=("ACC", "AUC", "oracle", "queries"))
+    batches = asked.batches(faces)
+    others = torch.split(faces.w.roll(1, 0), asked.batch_size)
+    for k, (w, target) in enumerate(batches):
+        x = asked.gan.decode(w)
+        blended = Blended(
+            asked.gan, asked.classifier, asked.flow, x, target, max(N_B), GAMMA_B, z=w
+        )
+        for n in N_B:
+            found[f"LeapFactual N_b = {n}"].add(blended.after(n))
+        way = blended.injected(PAPER_LEAPS, *INJECTED)
+        reliable = blended.injections(way, INJECTED[0])
+        found["LeapFactual_R"].add(reliable)
+        found[PAIRS].add(replace(reliable, counterfactual=asked.gan.decode(others[k])))
+        progress((k + 1) / len(batches))
+    return found
+
+
+@torch.no_grad()
+def with_plans(
+    asked: Asked,
+    faces: Labelled,
+    plans: Mapping[str, Sequence[Stage]],
+    progress: Callable[[float], object],
+    mask: Tensor | None = None,
+) -> dict[str, Measured]:
+    """Explains faces with plans of ours, everywhere or in a mask."""
+    found = {name: asked.measured() for name in plans}
+    batches = asked.batches(faces)
+    explainers = {name: asked.explainer(plan, mask) for name, plan in plans.items()}
+    for k, (w, target) in enumerate(batches):
+        x = asked.gan.decode(w)
+        for name, explainer in explainers.items():
+            found[name].add(explainer.explain(x, target, w))
+        progress((k + 1) / len(batches))
+    return found

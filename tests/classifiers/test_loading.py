@@ -1,0 +1,114 @@
+"""Classifiers by name: a look at the first answer tells what they give."""
+
+import math
+
+import pytest
+import torch
+
+from leapfactual.classifiers import open_classifier, stretched, unstretched
+from leapfactual.errors import InputError
+
+ANSWERS = """
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+
+ROWS = np.random.default_rng(0).random((40, 4))
+estimator = LogisticRegression().fit(ROWS, ["cat", "dog"] * 20)
+module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2), torch.nn.Dropout(0.9))
+
+
+def labels(x):
+    return [1] * len(x)
+
+
+def arrays(x):
+    return np.ones((len(x), 1), dtype=np.int64)
+
+
+def names(x):
+    return ["dog"] * len(x)
+
+
+def probabilities(x):
+    return np.tile([0.25, 0.75], (len(x), 1))
+
+
+def logits(x):
+    return torch.tensor([[0.0, 3.0]]).expand(len(x), 2)
+
+
+def fractions(x):
+    return [0.5] * len(x)
+
+
+def cubes(x):
+    return np.zeros((len(x), 2, 2))
+
+
+def too_few(x):
+    return [1]
+
+
+def strange(x):
+    return ["cat"] * (len(x) - 1) + ["cow"]
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def answers(tmp_path, monkeypatch):
+    (tmp_path / "answers.py").write_text(ANSWERS)
+    monkeypatch.chdir(tmp_path)
+    return torch.rand(4, 1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "name", ["labels", "arrays", "names", "probabilities", "logits", "estimator", "module"]
+)
+def test_a_look_tells_what_a_classifier_answers_with(answers, name):
+    classifier = open_classifier(f"answers.py:{name}", answers, ["cat", "dog"])
+    p = classifier(answers)
+    assert p.shape == (4, 2)
+    torch.testing.assert_close(p.sum(1), torch.ones(4), atol=1e-5, rtol=0)
+    if name not in ("estimator", "module"):
+        assert (p.argmax(1) == 1).all()
+    assert torch.equal(classifier(answers), p)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fractions", "one number with a fraction for each image"),
+        ("cubes", "must answer with labels .* got shape .4, 2, 2."),
+        ("too_few", "4 were given, 1 came back"),
+        ("number", "must be a function of images, a torch module or .* got int"),
+    ],
+)
+def test_answers_that_are_none_are_named(answers, name, message):
+    with pytest.raises(InputError, match=message):
+        open_classifier(f"answers.py:{name}", answers, ["cat", "dog"])
+
+
+def test_names_that_are_no_classes_are_named(answers):
+    classifier = open_classifier("answers.py:strange", answers, ["cat", "dog"])
+    with pytest.raises(InputError, match="answers 'cow', which is none of the classes cat, dog"):
+        classifier(answers)
+    with pytest.raises(InputError, match="answers with names, so the classes must be known"):
+        open_classifier("answers.py:names", answers)
+
+
+def test_one_may_say_what_is_given(answers):
+    soft = open_classifier("answers.py:probabilities", answers, output_type="logits")(answers)
+    assert soft[0, 1].item() == pytest.approx(1 / (1 + math.exp(-0.5)))
+    with pytest.raises(InputError, match="`output_type` must be one of labels, names"):
+        open_classifier("answers.py:labels", answers, output_type="votes")
+
+
+@pytest.mark.parametrize("stretch", ["none", "sqrt", "asinh", "log"])
+def test_a_stretch_is_undone_before_the_classifier_is_asked(stretch):
+    x = torch.rand(3, 1, 4, 4)
+    seen = unstretched(lambda x: x, stretch)(stretched(x, stretch))
+    torch.testing.assert_close(seen, x, atol=1e-6, rtol=1e-5)

