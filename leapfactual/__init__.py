@@ -14,6 +14,8 @@ from . import fields as fields
 from . import generators as generators
 from . import masks as masks
 from . import metrics as metrics
+from . import pretrained as pretrained
+from . import reference as reference
 from . import testing as testing
 from . import training as training
 from .bundle import Bundle

@@ -25,7 +25,7 @@ from torch import Tensor
 from . import checks
 from .bases import Gaussian
 from .errors import InputError
-from .explainer import LeapFactual, suitable
+from .explainer import LeapFactual, default_batch_size
 from .explanation import Explanation
 from .flow import Flow
 from .imaging import Pictures, as_images
@@ -145,7 +145,7 @@ def diverse(
         candidates - 1, flow.features, generator=torch.Generator().manual_seed(seed)
     )
     noise = noise.to(usual.z)
-    size = max(1, (explainer.batch_size or suitable(x)) // candidates)
+    size = max(1, (explainer.batch_size or default_batch_size(x)) // candidates)
     parts = []
     for first in range(0, len(x), size):
         part = usual[first : first + size]

@@ -1,7 +1,7 @@
 """Checks at the public edge, with errors that say what to do.
 
-Looking at values waits for the device. While a GPU's work is being recorded, or is tried for
-whether it could be, nothing may wait, so shapes are checked then, and values are not.
+A look at values synchronizes with the device, which is not allowed while a CUDA graph is captured
+or tried out. Shapes are checked then, and values are not.
 """
 
 import operator
@@ -13,7 +13,7 @@ from .errors import InputError
 
 # Wide enough for rows that a half-precision softmax gave.
 SIMPLEX_TOLERANCE = 1e-2
-REFUSES_TO_WAIT = 2
+SYNC_IS_ERROR = 2
 
 
 def shape(x: Tensor) -> str:
@@ -21,17 +21,17 @@ def shape(x: Tensor) -> str:
     return f"({', '.join(map(str, x.shape))}{',' if x.ndim == 1 else ''})"
 
 
-def recording(x: Tensor) -> bool:
-    """Whether the work on ``x`` is being recorded, so that its values cannot be looked at."""
+def capturing(x: Tensor) -> bool:
+    """Tells whether work on ``x`` is being captured, so that its values cannot be looked at."""
     return x.is_cuda and (
         torch.cuda.is_current_stream_capturing()
-        or torch.cuda.get_sync_debug_mode() == REFUSES_TO_WAIT
+        or torch.cuda.get_sync_debug_mode() == SYNC_IS_ERROR
     )
 
 
 def finite(x: Tensor, name: str) -> None:
-    """Refuses NaN and infinite values."""
-    if recording(x):
+    """Checks that no value is NaN or infinite."""
+    if capturing(x):
         return
     bad = ~torch.isfinite(x).flatten(1).all(1) if x.ndim > 1 else ~torch.isfinite(x)
     if bad.any():
@@ -43,7 +43,7 @@ def finite(x: Tensor, name: str) -> None:
 
 
 def images(x: Tensor, name: str = "x") -> None:
-    """Wants images ``(B, C, H, W)`` in [0, 1], or plain rows ``(B, D)``."""
+    """Checks that ``x`` holds images ``(B, C, H, W)`` in [0, 1], or plain rows ``(B, D)``."""
     if not isinstance(x, Tensor):
         raise InputError(
             f"`{name}` must be a torch tensor of images (B, C, H, W) or of rows (B, D), "
@@ -62,7 +62,7 @@ def images(x: Tensor, name: str = "x") -> None:
     if len(x) and not x.numel():
         raise InputError(f"`{name}` must hold images of at least one pixel, got {shape(x)}.")
     finite(x, name)
-    if x.ndim == 4 and len(x) and not recording(x) and (x.min() < 0 or x.max() > 1):
+    if x.ndim == 4 and len(x) and not capturing(x) and (x.min() < 0 or x.max() > 1):
         raise InputError(
             f"`{name}` must be images in [0, 1], got values in [{x.min():.7g}, {x.max():.7g}]. "
             "Rescale them, and rescale inside your generator if it works in another range."
@@ -70,7 +70,7 @@ def images(x: Tensor, name: str = "x") -> None:
 
 
 def latents(z: Tensor, features: int, name: str = "z") -> None:
-    """Wants finite latents ``(B, D)`` of the flow's size."""
+    """Checks for finite latents ``(B, D)`` of the flow's size."""
     if not isinstance(z, Tensor) or z.ndim != 2 or not z.is_floating_point():
         got = f"{shape(z)} {z.dtype}" if isinstance(z, Tensor) else type(z).__name__
         raise InputError(
@@ -86,7 +86,7 @@ def latents(z: Tensor, features: int, name: str = "z") -> None:
 
 
 def one_row_each(out: Tensor, given: Tensor, what: str) -> None:
-    """Wants as many rows out of a generator or a classifier as went in."""
+    """Checks that a generator or a classifier gives as many rows as it was given."""
     if not isinstance(out, Tensor) or out.ndim < 1 or len(out) != len(given):
         got = shape(out) if isinstance(out, Tensor) else type(out).__name__
         raise InputError(
@@ -96,7 +96,7 @@ def one_row_each(out: Tensor, given: Tensor, what: str) -> None:
 
 
 def probabilities(p: Tensor, rows: int, classes: int, name: str = "p") -> None:
-    """Wants one row on the simplex for each of ``rows`` images."""
+    """Checks that there is one row on the simplex for each of ``rows`` images."""
     if not isinstance(p, Tensor) or not p.is_floating_point():
         got = p.dtype if isinstance(p, Tensor) else type(p).__name__
         raise InputError(
@@ -110,7 +110,7 @@ def probabilities(p: Tensor, rows: int, classes: int, name: str = "p") -> None:
             f"each of the {classes} classes; got {shape(p)}. A flow explains the classifier that "
             "it was trained with; for another one train another."
         )
-    if recording(p):
+    if capturing(p):
         return
     finite(p, name)
     off = (p.sum(1) - 1).abs().max().item() if rows else 0.0
@@ -146,7 +146,7 @@ def targets(target: int | Tensor, rows: int, classes: int, device: torch.device)
             "Pass target=7, or a tensor with one class number for each image."
         )
     wrong = (y < 0) | (y >= classes)
-    if not recording(y) and wrong.any():
+    if not capturing(y) and wrong.any():
         raise InputError(
             f"`target` {int(y[wrong][0])} is not a class: this flow knows {classes} classes, "
             f"0 to {classes - 1}. Choose one of those."
@@ -155,7 +155,7 @@ def targets(target: int | Tensor, rows: int, classes: int, device: torch.device)
 
 
 def size(value: object) -> None:
-    """Wants height and width."""
+    """Checks that a value is ``(height, width)``."""
     if (
         not isinstance(value, tuple | list)
         or len(value) != 2
@@ -165,7 +165,7 @@ def size(value: object) -> None:
 
 
 def whole(value: object, name: str) -> int:
-    """Wants a whole number, of Python or of another library."""
+    """Returns a whole number, of Python or of another library, or refuses it."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -175,14 +175,14 @@ def whole(value: object, name: str) -> int:
 
 
 def number(value: object, name: str) -> float:
-    """Wants a number, of Python or of another library."""
+    """Returns a number, of Python or of another library, or refuses it."""
     if isinstance(value, bool | str) or not hasattr(value, "__float__"):
         raise InputError(f"`{name}` must be a number, got {value!r}.")
     return float(value)
 
 
 def positive(value: object, name: str) -> int:
-    """Wants a whole number of at least 1."""
+    """Returns a whole number of at least 1, or refuses it."""
     try:
         number = whole(value, name)
     except InputError:

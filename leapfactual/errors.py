@@ -7,7 +7,7 @@ target class is no error: it is an outcome, and stands in the :class:`~leapfactu
 
 
 class LeapError(Exception):
-    """Is the parent of every error that leapfactual raises on purpose."""
+    """Base class of every error that leapfactual raises on purpose."""
 
 
 class InputError(LeapError, ValueError):

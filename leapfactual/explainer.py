@@ -1,22 +1,20 @@
-"""Algorithm 2: counterfactuals of images, by leaps, asking the classifier on the way.
+"""Explainers: hyper-parameters in the constructor, data in :meth:`Explainer.explain`.
 
-How an image walks is in :mod:`leapfactual.walk`. Here the images are cut into batches, and each
-batch goes the fastest way that gives the same: step by step with quick copies of the networks, or
-on a GPU as a recording of the whole walk. ``accelerate=False`` takes the networks as they are.
+:class:`LeapFactual` checks its input, splits it into batches, has the engine run them and collects
+the result. How an image walks is in :mod:`leapfactual.walk`, and Algorithm 2 as it is printed in
+:mod:`leapfactual.reference`.
 """
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator as Coroutine
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from . import checks
-from ._engine.copies import Pair, Quick
-from ._engine.replay import Recorder, signature
+from ._engine import Batch, Engine, step_by_step
+from ._engine.engine import dialogue
 from .errors import InputError
 from .explanation import Explanation
 from .flow import Flow
@@ -24,16 +22,16 @@ from .imaging import Pictures, as_images
 from .leaps import Stage
 from .masks import as_mask, fit_mask
 from .types import Classifier, Generator
-from .walk import Route, converse
+from .walk import Walker
 
-CPU_VALUES, CPU_MOST = 2**18, 4096
-GPU_VALUES, GPU_MOST = 2**23, 16_384
-Dialogue = Coroutine[Tensor, Tensor, Explanation]
-Part = tuple[Tensor, Tensor, Tensor | None]
+# On a CPU a batch should stay in the cache on its way through a decoder, whose activations are
+# some dozen times the image; on a GPU it should be large enough to keep the device busy.
+CPU_BATCH_VALUES, MAX_CPU_BATCH = 2**18, 4096
+GPU_BATCH_VALUES, MAX_GPU_BATCH = 2**23, 16_384
 
 
 class Explainer(ABC):
-    """Is what every method answers to: parameters in the constructor, data in :meth:`explain`."""
+    """Abstract explainer: hyper-parameters in the constructor, data in :meth:`explain`."""
 
     @abstractmethod
     def explain(self, x: Pictures, target: int | Tensor) -> Explanation:
@@ -47,16 +45,17 @@ class Explainer(ABC):
 
 
 class LeapFactual(Explainer):
-    r"""Explains by leaps along a flow that was trained on the classifier's own answers.
+    r"""Creates an explainer that leaps along a flow trained on the classifier's own answers.
 
     The plan is a list of stages. With :math:`N_b` blending leaps alone it is the paper's
     LeapFactual; with :math:`N_i` injection leaps after them, LeapFactual_R, whose counterfactuals
-    other oracles agree with.
-
-    An explainer is for one thread at a time.
+    an independent oracle agrees with.
 
     The counterfactual of an image is its *last* iterate that the classifier gives to the target
     class. Where there is none, it is the last iterate, and the status says so.
+
+    An explainer is for one thread at a time: its engine keeps copies of the networks and CUDA
+    graphs from call to call.
 
     References:
         | LeapFactual: Reliable Visual Counterfactual Explanation Using Conditional Flow
@@ -65,19 +64,19 @@ class LeapFactual(Explainer):
 
     Arguments:
         generator: Makes latents of images and images of latents.
-        classifier: The classifier to explain. It is asked, never differentiated. None when the
+        classifier: The classifier to explain. It is queried, never differentiated. None when the
             answers come from elsewhere, through :meth:`dialogue`.
         flow: A flow trained on that generator's latents and that classifier's answers.
         plan: The stages, built with :func:`~leapfactual.blend`, :func:`~leapfactual.inject` and
             :func:`~leapfactual.tighten`.
-        batch_size: How many images are explained at a time; when not given, as many as suit the
-            device and the size of the images.
+        batch_size: How many images are explained at a time. Defaults to a size that suits the
+            device and the images.
         keep_path: Whether to keep every iterate in :attr:`Explanation.path`.
-        accelerate: Whether to query fused copies of the networks, which give the same labels;
-            see :mod:`leapfactual._engine.copies`.
+        accelerate: Whether to query fused copies of the networks and to replay CUDA graphs, where
+            that gives the same labels.
         mask: Where images may change, 1, and where they must stay as they are, 0, with shape
-            ``(H, W)``, ``(1, H, W)`` or ``(C, H, W)``; everywhere when not given. Source and
-            reconstruction are then those of the image with only the mask made anew; see
+            ``(H, W)``, ``(1, H, W)`` or ``(C, H, W)``. Defaults to everywhere. Source and
+            reconstruction are then those of the image with only the masked part replaced; see
             :mod:`leapfactual.masks`.
 
     Example:
@@ -127,8 +126,7 @@ class LeapFactual(Explainer):
         self.plan, self.batch_size, self.keep_path = stages, batch_size, keep_path
         self.accelerate = accelerate
         self.mask = None if mask is None else as_mask(mask)
-        self.quick: Quick | None = None
-        self.recorder: Recorder | None = None
+        self.engine = Engine()
 
     def __repr__(self) -> str:
         return f"LeapFactual({self.generator!r}, {self.flow.classes} classes, plan={self.plan})"
@@ -140,129 +138,66 @@ class LeapFactual(Explainer):
             x: Images, as in :meth:`Explainer.explain`.
             target: The class to reach: one for all images, or one per image, with shape ``(B,)``.
             z: The latents of the images, with shape ``(B, D)``, where they are known: a GAN's own
-                samples need no inversion. The images are encoded when it is not given.
+                samples need no inversion. Defaults to the encoded images.
         """
         if self.classifier is None:
             raise InputError(
-                "there is no classifier to ask. Give one to LeapFactual, or answer its dialogue."
+                "there is no classifier to query. Give one to LeapFactual, or answer its dialogue."
             )
-        x = as_images(x)
+        images = self._check(as_images(x), target, z)
+        walker = self._walker(images.x)
+        batches = split(images, self.batch_size or default_batch_size(images.x))
+        run = self.engine.run if self.accelerate else step_by_step
+        return run(walker, self.classifier, batches)
+
+    @torch.no_grad()
+    def dialogue(
+        self, x: Tensor, target: int | Tensor, z: Tensor | None = None
+    ) -> Coroutine[Tensor, Tensor, Explanation]:
+        """Yields images to label, is sent probabilities ``(B, K)``, returns the explanation."""
+        batch = self._check(x, target, z)
+        return (yield from dialogue(self._walker(batch.x), batch))
+
+    def _check(self, x: Tensor, target: int | Tensor, z: Tensor | None) -> Batch:
+        """Returns images, targets and latents as one batch, if they fit together."""
         checks.images(x)
         y = checks.targets(target, len(x), self.flow.classes, x.device)
         if not len(x):
             raise InputError(
                 "`x` must hold at least one image, got none. Check the path or the filter."
             )
-        self._fit_mask(x)
-        size = self.batch_size or suitable(x)
-        xs, ys = torch.split(x, size), torch.split(y, size)
-        zs = [None] * len(xs) if z is None else torch.split(self._known(z, x), size)
-        parts: list[Part] = list(zip(xs, ys, zs, strict=True))
-        networks = Pair(self.generator, self.classifier)
-        if not self.accelerate:
-            return Explanation.cat([self._by_step(networks, *part) for part in parts])
-        if self.quick is None or self.quick.plain != networks:
-            self.quick = Quick(networks)
-        return self._quickly(self.quick, parts, size)
-
-    def _fit_mask(self, x: Tensor) -> None:
-        """Keeps the mask where the images are, if it is one of their size."""
-        if self.mask is not None:
-            self.mask = fit_mask(self.mask, x)
-
-    def _known(self, z: Tensor, x: Tensor) -> Tensor:
-        """Returns latents that were given with images, if they can be theirs."""
+        if z is None:
+            return Batch(x, y, None)
         if isinstance(z, Tensor) and (z.shape[:1] != x.shape[:1] or z.device != x.device):
             raise InputError(
                 f"`z` must hold one latent for each of {len(x)} images, on {x.device}, got "
                 f"{checks.shape(z)} on {z.device}. Leave `z` out to have the images encoded."
             )
         self.flow.check_latents(z)
-        return z.detach()
+        return Batch(x, y, z.detach())
 
-    def _by_step(self, pair: Pair, x: Tensor, y: Tensor, z: Tensor | None) -> Explanation:
-        return converse(self._dialogue(x, y, pair.generator, z), pair.classifier)
-
-    @torch.no_grad()
-    def _quickly(self, quick: Quick, parts: Sequence[Part], size: int) -> Explanation:
-        """Explains batches with quick copies, by replaying where that can be.
-
-        Images are encoded by the generator itself, so that where a walk starts does not depend on
-        what was copied when.
-        """
-        started = time.perf_counter()
-        found, doubts = [], []
-        for n, (x, y, z) in enumerate(parts):
-            z = self._route(self.generator).encode(x) if z is None else z
-            if n == 0:
-                self._renew(quick, z)
-            answer = self._replayed(x, z, y)
-            found.append(self._by_step(quick.pair, x, y, z) if answer is None else answer[0])
-            doubts.append(torch.zeros_like(y) > 0 if answer is None else answer[1])
-        whole = Explanation.cat(found)
-        for rows in torch.split(torch.cat(doubts).nonzero()[:, 0], size):
-            if len(rows):
-                whole = whole.put(rows, self._with_care(whole[rows], quick))
-        share = (time.perf_counter() - started) / len(whole)
-        return replace(whole, seconds=torch.full_like(whole.seconds, share))
-
-    def _renew(self, quick: Quick, z: Tensor) -> None:
-        """Sees to it that copies and recordings are of the networks as they are."""
-        known = self.recorder is not None and self.recorder.quick is quick
-        if quick.stale(z):
-            known = False
-            quick.renew(z)
-        parts = self.flow, self.plan, self.mask
-        if not known or self.recorder.seen != signature(*parts):  # type: ignore[union-attr]
-            self.recorder = Recorder(quick, *parts)
-
-    def _replayed(
-        self, x: Tensor, z: Tensor, y: Tensor, *, care: bool = False
-    ) -> tuple[Explanation, Tensor] | None:
-        """Returns the explanation of a batch and who of it is in doubt, if it can be replayed."""
-        if self.keep_path or self.recorder is None:
-            return None
-        return self.recorder.explain(x, z, y, care=care)
-
-    def _with_care(self, doubtful: Explanation, quick: Quick) -> Explanation:
-        """Walks images again, in full precision and with every question asked."""
-        x, z, y = doubtful.x, doubtful.z, doubtful.target
-        answer = self._replayed(x, z, y, care=True)
-        if answer is None or answer[1].any():
-            return self._by_step(quick.pair, x, y, z)
-        return answer[0]
-
-    def _route(self, generator: Generator) -> Route:
-        return Route(generator, self.flow, self.plan, keep_path=self.keep_path, mask=self.mask)
-
-    @torch.no_grad()
-    def dialogue(self, x: Tensor, target: int | Tensor, z: Tensor | None = None) -> Dialogue:
-        """Yields images to label, is sent probabilities ``(B, K)``, returns the explanation."""
-        checks.images(x)
-        self._fit_mask(x)
-        z = None if z is None else self._known(z, x)
-        return (yield from self._dialogue(x, target, self.generator, z))
-
-    def _dialogue(
-        self, x: Tensor, target: int | Tensor, generator: Generator, z: Tensor | None
-    ) -> Dialogue:
-        started = time.perf_counter()
-        route = self._route(generator)
-        start = route.encode(x) if z is None else z
-        walk = yield from route.go(start, target, None if self.mask is None else x.detach())
-        yield from route.catch_up(walk)
-        return walk.explanation(x, time.perf_counter() - started)
+    def _walker(self, x: Tensor) -> Walker:
+        mask = None if self.mask is None else fit_mask(self.mask, x)
+        return Walker(self.generator, self.flow, self.plan, keep_path=self.keep_path, mask=mask)
 
 
-def suitable(x: Tensor) -> int:
+def split(batch: Batch, size: int) -> list[Batch]:
+    """Returns a batch in batches of at most ``size`` images."""
+    xs, ys = torch.split(batch.x, size), torch.split(batch.target, size)
+    zs = [None] * len(xs) if batch.z is None else torch.split(batch.z, size)
+    return [Batch(*part) for part in zip(xs, ys, zs, strict=True)]
+
+
+def default_batch_size(x: Tensor) -> int:
     """Returns how many images to explain at a time.
 
-    On a CPU, as many as stay in its cache on their way through a decoder; on a GPU, enough to keep
-    it busy.
-
     Example:
-        >>> suitable(torch.zeros(5, 1, 28, 28)), suitable(torch.zeros(5, 3, 256, 256))
-        (334, 1)
+        >>> default_batch_size(torch.zeros(5, 1, 28, 28))
+        334
+        >>> default_batch_size(torch.zeros(5, 3, 256, 256))
+        1
     """
-    values, most = (GPU_VALUES, GPU_MOST) if x.is_cuda else (CPU_VALUES, CPU_MOST)
+    values, most = (
+        (GPU_BATCH_VALUES, MAX_GPU_BATCH) if x.is_cuda else (CPU_BATCH_VALUES, MAX_CPU_BATCH)
+    )
     return max(1, min(most, values // max(1, x[0].numel())))

@@ -1,24 +1,28 @@
 """The result: everything that is known about a batch of counterfactuals.
 
-An explanation shows itself: as a figure, an animation, a page, a table.
+An explanation is data. It holds tensors and no network, so that it can be saved and read on a
+machine without the model. What shows it (a figure, an animation, a page, a table) is imported
+where it is called.
 """
 
 import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from pathlib import Path as FilePath
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from . import checks
-from .errors import InputError, MissingExtra
+from .errors import InputError, MissingData, MissingExtra
+from .files import below, read_safetensors, write_safetensors
 from .imaging import pasted
-from .report import animation, cards, figure, thumbnails, write_page
-from .report.cards import numbers, picture
+from .types import Generator
+
+FORMAT = "leapfactual explanation 1"
 
 
 class Status(StrEnum):
@@ -30,28 +34,26 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
-    """Is the way that latents took, leap by leap; an image that has stopped stays where it is.
+class Trajectory:
+    """Iterates of a walk, leap by leap; an image that has stopped stays where it is.
 
     Arguments:
         z: The iterates, with shape ``(B, N + 1, D)`` for a plan of N leaps.
-        probabilities: What the classifier said of them, with shape ``(B, N + 1, K)``; NaN where it
-            was not asked.
+        probabilities: The classifier's answers on them, with shape ``(B, N + 1, K)``; NaN where it
+            was not queried.
         taken: How many leaps each image took, with shape ``(B,)``.
-        decode: Makes images of the iterates: the generator's.
-        mask: Where images may change, if not everywhere. :meth:`Explanation.iterates` heeds it.
+        mask: Where images were allowed to change, if not everywhere.
     """
 
     z: Tensor
     probabilities: Tensor
     taken: Tensor
-    decode: Callable[[Tensor], Tensor] | None = None
     mask: Tensor | None = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Explanation:
-    """Is a batch of counterfactuals with what is known about each.
+    """Batch of counterfactuals with what is known about each.
 
     Leaps are counted as the image took them: leaps that would not have moved it are neither taken
     nor counted.
@@ -72,9 +74,9 @@ class Explanation:
             for never.
         leaps: The leap after which the counterfactual stood, ``(B,)``.
         nfe: How often the velocity field was evaluated, ``(B,)``.
-        queries: How often the classifier was asked, ``(B,)``.
+        queries: How often the classifier was queried, ``(B,)``.
         seconds: The image's share of the time, ``(B,)``.
-        path: The way there, if it was asked for.
+        path: The iterates, if they were kept.
     """
 
     x: Tensor
@@ -91,7 +93,7 @@ class Explanation:
     nfe: Tensor
     queries: Tensor
     seconds: Tensor
-    path: Path | None = None
+    path: Trajectory | None = None
 
     @property
     def valid(self) -> Tensor:
@@ -154,7 +156,7 @@ class Explanation:
         path = None
         if self.path is not None:
             moved = {name: change(getattr(self.path, name)) for name in _PATH}
-            path = Path(**moved, decode=self.path.decode, mask=self.path.mask)
+            path = Trajectory(**moved, mask=self.path.mask)
         tensors = {name: change(getattr(self, name)) for name in _TENSORS}
         return Explanation(**tensors, path=path)
 
@@ -179,7 +181,7 @@ class Explanation:
         path = None
         if paths:
             joined = {name: torch.cat([getattr(p, name) for p in paths]) for name in _PATH}
-            path = Path(**joined, decode=paths[0].decode, mask=paths[0].mask)
+            path = Trajectory(**joined, mask=paths[0].mask)
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS}
         return Explanation(**tensors, path=path)
 
@@ -191,14 +193,63 @@ class Explanation:
         }
         return Explanation(**tensors, path=self.path)
 
+    # -- keeping --
+
+    def save(self, path: str | Path) -> None:
+        """Writes the explanation to one safetensors file.
+
+        Arguments:
+            path: The file.
+        """
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        if self.path is not None:
+            tensors |= {f"path/{name}": getattr(self.path, name) for name in _PATH}
+            if self.path.mask is not None:
+                tensors["path/mask"] = self.path.mask
+        # Tensors may share memory, as images and reconstructions of an identity do.
+        own = {name: value.detach().cpu().clone() for name, value in tensors.items()}
+        write_safetensors(own, path, {"format": FORMAT})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Reads what :meth:`save` wrote; no model is needed.
+
+        Arguments:
+            path: The file.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise MissingData(
+                f"there is no explanation at {path}. Write one with explanation.save(path)."
+            )
+        _, tensors = read_safetensors(path, FORMAT, "Copy it again, or save it again.")
+        iterates = below(tensors, "path/")
+        own = {name: value for name, value in tensors.items() if not name.startswith("path/")}
+        rows = {len(value) for name, value in tensors.items() if name != "path/mask"}
+        try:
+            if len(rows) != 1:
+                raise TypeError(f"its tensors have {sorted(rows)} rows")
+            return cls(**own, path=Trajectory(**iterates) if iterates else None)
+        except TypeError as error:
+            raise InputError(
+                f"{path} does not describe an explanation ({error}). Save it again with "
+                "Explanation.save."
+            ) from error
+
     # -- showing --
 
     @torch.no_grad()
-    def iterates(self, row: int, leaps: Sequence[int]) -> Tensor:
-        """Returns the images of one row after some of its leaps, as the classifier saw them."""
-        if self.path is None or self.path.decode is None:
-            raise InputError("the way was not kept. Explain with keep_path=True.")
-        image = self.path.decode(self.path.z[row, leaps])
+    def iterates(self, row: int, leaps: Sequence[int], generator: Generator) -> Tensor:
+        """Returns the images of one row after some of its leaps, as the classifier saw them.
+
+        Arguments:
+            row: Which image.
+            leaps: After which of its leaps.
+            generator: The generator that the explanation was made with.
+        """
+        if self.path is None:
+            raise InputError("the iterates were not kept. Explain with keep_path=True.")
+        image = generator.decode(self.path.z[row, leaps])
         mask = self.path.mask
         return image if mask is None else pasted(image, self.x[row], mask)
 
@@ -209,29 +260,37 @@ class Explanation:
                 f"there are pictures of `x`, `reconstruction` and `counterfactual`, for images; "
                 f"got {what!r} of shape {checks.shape(self.x)}."
             )
+        from .report.cards import picture
+
         return [picture(image) for image in getattr(self, what)]
 
     def plot(self, rows: Sequence[int] | None = None) -> Any:  # noqa: ANN401 - a figure of matplotlib, which is not required
         """Draws images, counterfactuals and what changed, as a figure of matplotlib.
 
         Arguments:
-            rows: Which images; the first ten when not given.
+            rows: Which images. Defaults to the first ten.
         """
+        from .report import figure
+
         return figure(self, rows)
 
-    def animate(self, path: str | FilePath, row: int = 0) -> None:
-        """Writes the way of one image as an animated GIF, WEBP or PNG.
+    def animate(self, path: str | Path, row: int = 0, *, generator: Generator) -> None:
+        """Writes the iterates of one image as an animated GIF, WEBP or PNG.
 
         Arguments:
             path: The file.
             row: Which image.
+            generator: The generator that the explanation was made with.
         """
-        animation(self, path, row)
+        from .report import animation
+
+        animation(self, path, row, generator)
 
     def report(
         self,
-        path: str | FilePath,
+        path: str | Path,
         *,
+        generator: Generator | None = None,
         classes: Sequence[str] | None = None,
         names: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
@@ -240,16 +299,18 @@ class Explanation:
     ) -> None:
         """Writes a page to look at: one HTML file that needs nothing beside it.
 
-        Explain with ``keep_path=True`` to see the way and not only its ends.
-
         Arguments:
             path: The file.
+            generator: The generator that the explanation was made with, to show the iterates of an
+                explanation that kept its path. Without it the page shows the two ends.
             classes: What the classes are called.
             names: What the images are called.
             columns: What the columns are called, for rows of numbers.
             reliable: Reliable counterfactuals of the same images, to show beside.
             title: The heading.
         """
+        from .report import cards, write_page
+
         if reliable is not None and len(reliable) != len(self):
             raise InputError(
                 f"`reliable` must be of the same {len(self)} images, got {len(reliable)}."
@@ -257,17 +318,20 @@ class Explanation:
         rows = self.x.ndim != 4
         if rows and columns is None:
             columns = [f"column {n + 1}" for n in range(self.x.shape[1])]
-        spread = self.x.std(0).tolist() if rows and len(self) > 1 else [1.0] * self.x.shape[1]
+        std = self.x.std(0).tolist() if rows and len(self) > 1 else [1.0] * self.x.shape[1]
         write_page(
             path,
             cards(
-                self, names=names or [f"image {n}" for n in range(len(self))], reliable=reliable
+                self,
+                names=names or [f"image {n}" for n in range(len(self))],
+                reliable=reliable,
+                generator=generator,
             ),
             title=title,
             about=repr(self),
             classes=classes or [str(k) for k in range(self.probabilities.shape[1])],
             columns=columns if rows and columns else (),
-            spread=spread if rows else (),
+            spread=std if rows else (),
         )
 
     def to_frame(self) -> Any:  # noqa: ANN401 - a table of pandas, which is not required
@@ -279,6 +343,8 @@ class Explanation:
                 "a frame needs pandas, which is not installed. Run `pip install "
                 "'leapfactual[frame]'`."
             ) from error
+        from .report.cards import numbers
+
         return pandas.DataFrame(
             {
                 "source": self.source.tolist(),
@@ -290,6 +356,8 @@ class Explanation:
         )
 
     def _repr_html_(self) -> str:
+        from .report import thumbnails
+
         return thumbnails(self) if len(self) else f"<p>{html.escape(repr(self))}</p>"
 
     def __repr__(self) -> str:

@@ -39,7 +39,7 @@ def expand_time(t: Tensor, z: Tensor) -> Tensor:
 
 
 class VelocityField(nn.Module, ABC):
-    """Is the interface of every field. Write your own by giving it ``forward`` and ``config``.
+    """Abstract velocity field. A field of your own needs :meth:`forward` and nothing else.
 
     Arguments:
         features: The number of latent features D.
@@ -56,20 +56,28 @@ class VelocityField(nn.Module, ABC):
     def forward(self, t: Tensor, z: Tensor, c: Tensor) -> Tensor:
         """Returns the velocity ``(B, D)`` of ``z`` under ``c`` at ``t``, ``()`` or ``(B,)``."""
 
-    def under(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    def bind(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         """Returns the velocity under one condition, as a function of ``t`` and ``z``.
 
-        A field that can prepare something for many evaluations under one condition does so here.
+        An integration evaluates the field many times under one condition; a field that can
+        precompute something for it does so here.
         """
         return lambda t, z: self(t, z, c)
 
-    @abstractmethod
     def config(self) -> dict[str, object]:
-        """Returns the constructor's arguments, as values that JSON can hold."""
+        """Returns the constructor's arguments, as values that JSON can hold.
+
+        Only saving asks for them.
+        """
+        name = type(self).__name__
+        raise InputError(
+            f"{name} cannot be saved: it does not say how it was built. Give it a method "
+            "config() that returns its constructor's arguments as a dictionary."
+        )
 
 
 class MLPField(VelocityField):
-    """Is a plain network on the row ``(z, c, t)``, as in the paper's appendix.
+    """Creates a multi-layer perceptron on the row ``(z, c, t)``, as in the paper's appendix.
 
     The defaults are the paper's network for Morpho-MNIST: ``depth`` hidden layers of ``width``
     units.
@@ -114,10 +122,10 @@ class MLPField(VelocityField):
         v: Tensor = self.layers(torch.cat([z, c, expand_time(t, z)], dim=1))
         return v
 
-    def under(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """See :meth:`VelocityField.under`. The condition goes through the first layer once."""
+    def bind(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """See :meth:`VelocityField.bind`. The condition goes through the first layer once."""
         if type(self).forward is not MLPField.forward:
-            return super().under(c)
+            return super().bind(c)
         first, *others = self.layers
         weight, bias = cast(Tensor, first.weight), cast(Tensor, first.bias)
         of_z, of_c, of_t = torch.split(weight, [self.features, self.classes, 1], dim=1)
@@ -142,7 +150,7 @@ class MLPField(VelocityField):
         }
 
     def extra_repr(self) -> str:
-        """Says what ``print`` shows."""
+        """Returns what ``print`` shows."""
         return f"features={self.features}, classes={self.classes}"
 
 
@@ -154,7 +162,7 @@ def _unit(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def _silu(x: Tensor) -> Tensor:
-    """Is SiLU, scaled so that unit-variance input gives output of mean square one."""
+    """Computes SiLU, scaled so that unit-variance input gives output of mean square one."""
     return F.silu(x) / 0.596
 
 
@@ -171,7 +179,7 @@ def _join(a: Tensor, b: Tensor) -> Tensor:
 
 
 class _Conv(nn.Module):
-    """Is a convolution (or, with size 0, a linear map) whose weights always have unit norm.
+    """Convolution (or, with size 0, linear map) whose weights always have unit norm.
 
     Weights are normalised in use, so their length carries no information; in training the stored
     weights are pulled back to the sphere as well, which keeps the effective learning rate from
@@ -227,7 +235,7 @@ class _Attention(nn.Module):
 
 
 class _Block(nn.Module):
-    """Is a residual block of two convolutions, modulated by the embedding of time and class."""
+    """Residual block of two convolutions, modulated by the embedding of time and class."""
 
     def __init__(self, inputs: int, outputs: int, embedding: int, attends: bool) -> None:
         super().__init__()
@@ -247,7 +255,7 @@ class _Block(nn.Module):
 
 
 class UNet1dField(VelocityField):
-    """Is a one-dimensional U-Net that keeps magnitudes, for long latent vectors.
+    """Creates a one-dimensional U-Net that preserves magnitudes, for long latent vectors.
 
     The paper's choice for the 512 features of a GAN's *w*. The latent is read as a signal of one
     channel; the coarsest level attends over all positions. Latents whose length the levels do not

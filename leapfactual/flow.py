@@ -25,8 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import checks
-from . import typicality as density
+from . import checks, typicality
 from .bases import BASES, Base, Gaussian
 from .couplings import Coupling, independent
 from .errors import InputError, IntegrationError, MissingData
@@ -34,8 +33,11 @@ from .fields import FIELDS, VelocityField
 from .files import read_safetensors, write_safetensors
 from .solvers import RK4, SOLVERS, Midpoint, Solver
 
-EXACT_DIVERGENCE = 64
-EXACT_SCORE = 16
+# The exact divergence takes one backward pass per feature and Hutchinson's estimate one per probe,
+# so that from these sizes on the estimate is cheaper; a score only ranks latents and may be rough.
+MAX_EXACT_FEATURES = 64
+MAX_EXACT_SCORE_FEATURES = 16
+PROBES, SCORE_PROBES = 16, 8
 FORMAT = "leapfactual flow 1"
 T = TypeVar("T")
 
@@ -101,7 +103,7 @@ class Flow(nn.Module):
         self.soft, self.sigma = soft, sigma
         self.register_buffer("mean", torch.zeros(field.features))
         self.register_buffer("scale", torch.ones(field.features))
-        self.register_buffer("quantiles", torch.full((field.classes, density.LEVELS), math.nan))
+        self.register_buffer("quantiles", torch.full((field.classes, typicality.LEVELS), math.nan))
         self.eval()
 
     @property
@@ -166,8 +168,8 @@ class Flow(nn.Module):
         self._check(z, c)
         if not 0 <= checks.number(gamma, "gamma") < math.inf:
             raise InputError(f"`gamma` must be a number of at least 0, got {gamma!r}.")
-        moved, _ = self._carry(z, c, gamma, start, end)
-        if not checks.recording(moved) and not torch.isfinite(moved).all():
+        moved = self.integrate(z, c, gamma, start, end)
+        if not checks.capturing(moved) and not torch.isfinite(moved).all():
             bad = (~torch.isfinite(moved)).any(1).nonzero()[:, 0]
             raise IntegrationError(
                 f"the transport from t = {start:g} to {end:g} with gamma = {gamma:g} and "
@@ -177,38 +179,12 @@ class Flow(nn.Module):
             )
         return moved
 
-    def exchange(
-        self, z: Tensor, c: Tensor, c_target: Tensor, *, lift: float, land: float
-    ) -> tuple[Tensor, int]:
-        """Lifts one condition and lands another, as :meth:`lift` and :meth:`land` would.
-
-        What goes in is not looked at; only where something diverges, it is done again with care,
-        for an error that says where.
-
-        Returns:
-            The latents, and how often the field was evaluated.
-        """
-        lifted, before = self._carry(z, c, lift, 1.0, 0.0)
-        moved, after = self._carry(lifted, c_target, land, 0.0, 1.0)
-        if not checks.recording(moved) and not torch.isfinite(moved).all():
-            moved = self.land(self.lift(z, c, lift), c_target, land)
-        return moved, before + after
-
-    def _carry(
-        self, z: Tensor, c: Tensor, gamma: float, start: float, end: float
-    ) -> tuple[Tensor, int]:
+    def integrate(self, z: Tensor, c: Tensor, gamma: float, start: float, end: float) -> Tensor:
+        """Does what :meth:`transport` does, without any check of inputs and outputs."""
         if gamma == 0 or not len(z):
-            return z.clone(), 0
-        nfe = 0
-        velocity = self._velocity(c, gamma)
-
-        def counted(t: Tensor, u: Tensor) -> Tensor:
-            nonlocal nfe
-            nfe += 1
-            return velocity(t, u)
-
-        u = self.solver.integrate(counted, self._standard(z), start, end)
-        return u * self.scale + self.mean, nfe
+            return z.clone()
+        u = self.solver.integrate(self._velocity(c, gamma), self._standardized(z), start, end)
+        return u * self.scale + self.mean
 
     def trace(self, z: Tensor, c: Tensor, gamma: float, times: list[float]) -> Tensor:
         """Returns where a transport passes: ``z`` at each of the ``times``, the start among them.
@@ -243,11 +219,11 @@ class Flow(nn.Module):
         self.check_latents(z)
         checks.probabilities(c, len(z), self.classes, "c")
 
-    def _standard(self, z: Tensor) -> Tensor:
+    def _standardized(self, z: Tensor) -> Tensor:
         return (z - self.mean) / self.scale
 
     def _velocity(self, c: Tensor, gamma: float = 1.0) -> Callable[[Tensor, Tensor], Tensor]:
-        velocity = self.field.under(c.to(self.mean))
+        velocity = self.field.bind(c.to(self.mean))
 
         def v(t: Tensor, u: Tensor) -> Tensor:
             out = velocity(t, u)
@@ -277,9 +253,9 @@ class Flow(nn.Module):
             c: What :meth:`condition` makes of the classifier's answers on those images, with shape
                 ``(B, K)``.
             coupling: How noise meets latents.
-            rng: The source of randomness.
+            rng: The random number generator.
         """
-        z1 = self._standard(z)
+        z1 = self._standardized(z)
         z0 = coupling(self.base.sample_like(z1, rng), z1, c)
         t = torch.rand(len(z1), 1, dtype=z1.dtype, device=z1.device, generator=rng)
         zt = (1 - t) * z0 + t * z1
@@ -289,18 +265,18 @@ class Flow(nn.Module):
         return (self._velocity(c)(t[:, 0], zt) - (z1 - z0)).square().mean()
 
     def standardize(self, z: Tensor) -> None:
-        """Makes the flow work on latents shifted and scaled by the mean and spread of ``z``.
+        """Sets the mean and the scale that latents are standardized with to those of ``z``.
 
-        Features that do not vary are shifted only. What :meth:`fit_typicality` learnt is forgotten.
+        Features that do not vary are shifted only. What :meth:`fit_typicality` learnt is dropped.
         """
         self.check_latents(z)
         if not len(z):
             raise InputError("`z` must hold at least one latent, got none. Embed some images.")
-        spread = z.detach().std(0, correction=0)
-        varies = spread > 1e-6 * spread.max()
+        std = z.detach().std(0, correction=0)
+        varies = std > 1e-6 * std.max()
         self.quantiles.fill_(math.nan)
         self.mean.copy_(z.detach().mean(0))
-        self.scale.copy_(torch.where(varies, spread / self.base.std, 1.0))
+        self.scale.copy_(torch.where(varies, std / self.base.std, 1.0))
 
     # -- density --
 
@@ -321,23 +297,23 @@ class Flow(nn.Module):
         Arguments:
             z: Latents at :math:`t = 1`, with shape ``(B, D)``.
             c: The condition, with shape ``(B, K)``.
-            solver: How to integrate. It is not the flow's own, so that a flow with quick leaps
-                gives the same density.
+            solver: How to integrate. It is not the flow's own, so that the density does not
+                depend on how finely leaps are integrated.
             probes: How many random directions estimate the divergence (Hutchinson's estimator; the
-                same directions for every row). With none given, the divergence is exact up to 64
-                features and takes 16 probes beyond.
+                same directions for every row). Defaults to the exact divergence up to 64 features
+                and to 16 probes beyond.
             seed: The seed of the directions.
         """
         self._check(z, c)
         _check_solver(solver)
         if probes is None:
-            probes = 0 if self.features <= EXACT_DIVERGENCE else 16
+            probes = 0 if self.features <= MAX_EXACT_FEATURES else PROBES
         elif checks.whole(probes, "probes") < 0:
             raise InputError(f"`probes` must be at least 0, which is exact, got {probes}.")
         with torch.inference_mode(False), torch.enable_grad():
-            u = self._standard(z.detach().clone())
-            found = density.log_density(self._velocity(c), u, solver, self.base, probes, seed)
-        return found - self.scale.log().sum()
+            u = self._standardized(z.detach().clone())
+            log_p = typicality.log_density(self._velocity(c), u, solver, self.base, probes, seed)
+        return log_p - self.scale.log().sum()
 
     def fit_typicality(
         self, z: Tensor, p: Tensor, per_class: int = 1000, batch_size: int = 1024
@@ -361,7 +337,7 @@ class Flow(nn.Module):
             if len(rows):
                 parts = torch.split(rows, batch_size)
                 scores = torch.cat([self._score(z[r], labels[r]) for r in parts])
-                self.quantiles[label] = density.levels(scores)
+                self.quantiles[label] = typicality.levels(scores)
 
     def typicality(self, z: Tensor, y: Tensor) -> Tensor:
         """Returns the percentile of latents' density among the training latents of a class.
@@ -375,15 +351,15 @@ class Flow(nn.Module):
         """
         if self.quantiles.isnan().all():
             raise InputError(
-                "this flow has no scale of typicality yet. Call flow.fit_typicality(z, p) with the "
-                "training latents and what the classifier says of them."
+                "this flow has no scale of typicality yet. Call flow.fit_typicality(z, p) with "
+                "the training latents and what the classifier says of them."
             )
         y = checks.targets(y, len(z), self.classes, z.device)
-        return density.percentile(self._score(z, y), self.quantiles[y])
+        return typicality.percentile(self._score(z, y), self.quantiles[y])
 
     def _score(self, z: Tensor, y: Tensor) -> Tensor:
         """Returns a quick log density, good enough to rank latents by: 20 times as fast."""
-        probes = 0 if self.features <= EXACT_SCORE else 8
+        probes = 0 if self.features <= MAX_EXACT_SCORE_FEATURES else SCORE_PROBES
         return self.log_prob(z, self.one_hot(y), solver=Midpoint(8), probes=probes)
 
     # -- keeping --
@@ -440,7 +416,7 @@ class Flow(nn.Module):
         return flow
 
     def extra_repr(self) -> str:
-        """Says what ``print`` shows."""
+        """Returns what ``print`` shows."""
         kind = "soft" if self.soft else "hard"
         return f"{kind} conditions, base={self.base}, solver={self.solver}, sigma={self.sigma:g}"
 
@@ -455,7 +431,7 @@ def _check_solver(solver: Solver) -> None:
 
 
 def _build(kinds: dict[str, type[T]], config: dict[str, object]) -> T:
-    """Makes what ``config`` names, with the arguments it holds."""
+    """Builds what ``config`` names, with the arguments it holds."""
     arguments = dict(config)
     kind = arguments.pop("kind")
     if kind not in kinds:

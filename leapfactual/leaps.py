@@ -2,7 +2,7 @@ r"""Algorithm 1: a leap takes one class out of a latent and puts another in.
 
 Two kinds of leap differ only in their step sizes. A *blending* leap takes out as much as it puts
 in, so it walks towards the target class and stands still once it is there. An *injection* leap
-puts in more than it takes out, so it goes on into the target class, to where other oracles agree.
+puts in more than it takes out, so it goes on into the target class, to where an oracle agrees.
 
 A walk in leaps bends and oversteps. *Tightening* goes back on the straight line towards the start,
 as far as the classifier allows.
@@ -27,6 +27,14 @@ def leap(
 ) -> Tensor:
     r"""Takes the class :math:`c` out of :math:`z` and puts :math:`c_\text{target}` in.
 
+    .. math::
+        z_\text{lift} &= z + \int_1^0 \gamma_\text{lift} \, v(t, z(t), c) \, dt \\
+        z_\text{land} &= z_\text{lift}
+            + \int_0^1 \gamma_\text{land} \, v(t, z(t), c_\text{target}) \, dt
+
+    Inputs are not checked. If the result is not finite, the leap is repeated through
+    :meth:`Flow.lift` and :meth:`Flow.land`, which locate the error.
+
     Arguments:
         flow: The flow.
         z: Latents, with shape ``(B, D)``.
@@ -35,12 +43,16 @@ def leap(
         lift: The step size of lifting.
         land: The step size of landing.
     """
-    return flow.land(flow.lift(z, c, lift), c_target, land)
+    z_lift = flow.integrate(z, c, lift, 1.0, 0.0)
+    z_land = flow.integrate(z_lift, c_target, land, 0.0, 1.0)
+    if not checks.capturing(z_land) and not torch.isfinite(z_land).all():
+        return flow.land(flow.lift(z, c, lift), c_target, land)
+    return z_land
 
 
 @dataclass(frozen=True)
 class Leaps:
-    """Is a stage of a plan: ``n`` leaps with the step sizes ``lift`` and ``land``.
+    """Stage of a plan: ``n`` leaps with the step sizes ``lift`` and ``land``.
 
     Build one with :func:`blend` or :func:`inject`.
 
@@ -48,7 +60,8 @@ class Leaps:
         n: How many leaps.
         lift: The step size of lifting.
         land: The step size of landing.
-        confidence: The probability of the target class from which on an image stays where it is.
+        confidence: The confidence threshold: an image whose target class has at least this
+            probability stays where it is.
     """
 
     n: int
@@ -71,12 +84,13 @@ class Leaps:
         object.__setattr__(self, "confidence", checks.number(self.confidence, "confidence"))
         if not 0 < self.confidence <= 1:
             raise InputError(
-                f"`confidence` must be a probability above 0 and up to 1, got {self.confidence!r}. With 1, "
-                "every image takes every leap."
+                "`confidence` must be a probability above 0 and up to 1, got "
+                f"{self.confidence!r}. With 1, every image takes every leap."
             )
         if self.confidence < 1 and self.lift == self.land:
             raise InputError(
-                f"`confidence` is for injection; a blend stops by itself, got confidence={self.confidence!r}."
+                "`confidence` is for injection; a blend stops by itself, got "
+                f"confidence={self.confidence!r}."
             )
         if self.lift > self.land:
             raise InputError(
@@ -85,10 +99,10 @@ class Leaps:
             )
 
     @property
-    def blind(self) -> bool:
-        """Whether the leaps do not depend on what the classifier says on their way.
+    def open_loop(self) -> bool:
+        """Whether the leaps do not depend on the classifier's answers on their way.
 
-        Nothing is taken out, and nobody stops in between because the classifier is sure.
+        That is so where nothing is lifted and no confidence threshold stops an image in between.
         """
         return self.lift == 0 and (self.confidence == 1 or self.n <= 1)
 
@@ -113,10 +127,10 @@ class Leaps:
 
 @dataclass(frozen=True)
 class Tightening:
-    """Is a stage of a plan: ``n`` halvings of the way back. Build one with :func:`tighten`."""
+    """Stage of a plan: ``n`` bisection steps back. Build one with :func:`tighten`."""
 
     n: int
-    blind, confidence = False, 1.0
+    open_loop, confidence = False, 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", checks.positive(self.n, "n"))
@@ -129,14 +143,14 @@ STAGES: dict[str, type[Stage]] = {"leaps": Leaps, "tightening": Tightening}
 
 @dataclass(frozen=True)
 class RatedPlan:
-    """Is a plan and what it gave on held-out images.
+    """Plan with what it gave on held-out images: a point of the Pareto front.
 
     Arguments:
         plan: The stages.
         reliability: Where it stands between just across the boundary, 0, and as typical as the
             class's own images, 1.
-        numbers: Validity, L1, typicality, queries, and oracle where there was a oracle.
-        solver: How it integrates, where that is not the flow's own way.
+        numbers: Validity, L1, typicality, queries, and oracle where there was one.
+        solver: The solver, where it is not the flow's own.
     """
 
     plan: Plan
@@ -164,9 +178,9 @@ def blend(n: int, gamma: float) -> Leaps:
 def inject(n: int, lift: float, land: float, confidence: float = 1.0) -> Leaps:
     """Plans ``n`` leaps on into the target class, which put in more than they take out.
 
-    Images of which the classifier is ``confidence`` already need not go on: other oracles mostly agree
-    with it there. So the others can be given larger steps at the same distance on average. For
-    classifiers that answer with labels only, leave it at 1.
+    An image whose target class has at least the probability ``confidence`` need not go on: an
+    oracle mostly agrees there. So the others can be given larger steps at the same distance on
+    average. For classifiers that answer with labels only, leave it at 1.
 
     Example:
         >>> inject(5, lift=0.0, land=0.1)
@@ -241,8 +255,8 @@ def parse(text: str) -> tuple[Stage, ...]:
         except ValueError as error:
             raise InputError(
                 f"`{text}` is no plan: it goes wrong at `{rest[:30]}`. Write blend(leaps, step), "
-                "inject(leaps, lift, land), with a confidence threshold at the end if you like, or "
-                "tighten(halvings), with commas between."
+                "inject(leaps, lift, land), with a confidence threshold at the end if you like, "
+                "or tighten(halvings), with commas between."
             ) from error
         stages.append(makers[name](int(numbers[0]), *numbers[1:]))
         rest = rest[found.end() :]

@@ -46,7 +46,7 @@ class Classifier(Protocol):
 
 @runtime_checkable
 class Batched(Protocol):
-    """Is a set of images too large for memory, which can be gone through in batches."""
+    """Set of images too large for memory, which is read in batches."""
 
     def batches(self, batch_size: int) -> Iterator[Tensor]:
         """Yields batches of images, in order."""

@@ -1,23 +1,30 @@
-"""The walk of algorithm 2, leap by leap, as a dialogue.
+"""Algorithm 2 with fewer queries, as a dialogue.
 
-It yields the images that it wants labelled and is sent the answers; it does not know who answers.
+Gives the same result as :func:`leapfactual.reference.explain`, the algorithm as printed, with
+fewer queries: it visits the same iterates, and of each image returns the last one in the target
+class, or else the last. A property test compares the two. A walk yields the images that it wants
+labelled and is sent the answers. It does not know who answers: :func:`drive` lets a classifier do
+so, a campaign lets people.
 
-No question is asked whose answer cannot matter. Images whose next leap would not move them wait,
-and so do images of the target class while tightening, which would bring them back, is ahead.
-Where nothing is lifted (``lift = 0``), the path does not depend on the answers: the classifier is
-asked when the next stage needs its answer, or about the end of the plan, and afterwards, step by
-step backwards, only about images that are not in the target class there.
+No query is made whose answer cannot matter:
 
-With a mask, what is shown is pasted into the input, from the first question on; see
+- Images whose next leap would not move them wait, and so do images of the target class while
+  tightening, which would bring them back, is ahead.
+- Where nothing is lifted (``lift = 0``) the path does not depend on the answers. The classifier is
+  queried when the next stage needs its answer, or at the end of the plan; iterates in between are
+  *deferred*, and resolved backwards, only for images that did not end in the target class.
+
+With a mask, what is shown is pasted into the input, from the first query on; see
 :mod:`leapfactual.masks`.
 
-There are two ways to leave an image out. The usual one gathers the *rows* that take part, so that
-the others cost nothing. A *straight* walk lets every row take part and throws away what it does
-not want: then nothing has to be known on the way, and a GPU can be given the whole walk at once.
+There are two ways to leave an image out of a step. The usual one gathers the *rows* that take
+part, so that the others cost nothing. A *masked* walk is free of branches: every row takes part in
+every step and results that are not wanted are dropped. Then nothing has to be known on the host,
+and the whole walk can be captured as one CUDA graph.
 """
 
+from collections.abc import Callable, Sequence
 from collections.abc import Generator as Coroutine
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,132 +33,132 @@ from torch import Tensor
 
 from . import checks
 from .errors import InputError
-from .explanation import Explanation, Path
+from .explanation import Explanation, Trajectory
 from .flow import Flow
 from .imaging import pasted
-from .leaps import Stage, Tightening
+from .leaps import Stage, Tightening, leap
+from .solvers import Solver
 from .types import Classifier, Generator
 
 T = TypeVar("T")
 Rows = Tensor | slice
-EVERYONE = slice(None)
+ALL_ROWS = slice(None)
+
+
+class CountingSolver(Solver):
+    """Creates a solver that counts function evaluations (NFE) on behalf of another.
+
+    Arguments:
+        solver: The solver that integrates.
+    """
+
+    def __init__(self, solver: Solver) -> None:
+        self.solver, self.nfe = solver, 0
+
+    def integrate(
+        self, v: Callable[[Tensor, Tensor], Tensor], z: Tensor, start: float, end: float
+    ) -> Tensor:
+        """See :meth:`Solver.integrate`."""
+
+        def counted(t: Tensor, u: Tensor) -> Tensor:
+            self.nfe += 1
+            return v(t, u)
+
+        return self.solver.integrate(counted, z, start, end)
+
+    def __repr__(self) -> str:
+        return repr(self.solver)
 
 
 @dataclass(frozen=True, eq=False)
-class Route:
-    """Is what a walk needs to know.
+class Walker:
+    """Creates a walker, which takes latents along a plan.
 
     Arguments:
-        generator: Makes latents of images and images of latents.
+        generator: The generator.
         flow: The flow.
         plan: The stages.
-        draft: Makes the images on the way, where the generator's own are not needed; the generator
-            when not given.
-        straight: Whether every row takes part in everything.
+        draft: A cheaper generator for the iterates on the way. Defaults to the generator.
+        masked: Whether the walk is free of branches.
         keep_path: Whether to keep every iterate.
-        mask: Where images may change, ``(1, H, W)`` or ``(C, H, W)``; everywhere when not given.
+        mask: Where images may change, ``(1, H, W)`` or ``(C, H, W)``. Defaults to everywhere.
     """
 
     generator: Generator
     flow: Flow
     plan: Sequence[Stage]
     draft: Generator | None = None
-    straight: bool = False
+    masked: bool = False
     keep_path: bool = False
     mask: Tensor | None = None
 
     def encode(self, x: Tensor) -> Tensor:
-        """Returns where images start."""
+        """Returns the latents ``(B, D)`` that images start from."""
         checks.images(x)
         z = self.generator.encode(x.detach())
         checks.one_row_each(z, x, "the generator's encode")
         self.flow.check_latents(z)
         return z
 
-    def go(
+    def run(
         self, z: Tensor, target: int | Tensor, x: Tensor | None = None
-    ) -> "Coroutine[Tensor, Tensor, Walk]":
-        """Yields images to label, is sent probabilities ``(B, K)``, returns the walk.
+    ) -> "Coroutine[Tensor, Tensor, State]":
+        """Yields images to label, is sent probabilities ``(B, K)``, returns the final state.
 
-        Questions that can wait for the end are left in :attr:`Walk.postponed`.
+        Queries that can wait for the end are left in :attr:`State.deferred`.
 
         Arguments:
-            z: Where the images start, with shape ``(B, D)``.
+            z: The latents that images start from, with shape ``(B, D)``.
             target: The class to reach.
-            x: The images, which stay outside of the mask, if there is one.
+            x: The images, which the mask keeps outside of it.
         """
         y = checks.targets(target, len(z), self.flow.classes, z.device)
         c_target = self.flow.one_hot(y)
-        image, p = yield from self._ask(z, self.generator, x)
-        walk = Walk(y, z, image, p, self, x)
+        counter = CountingSolver(self.flow.solver)
+        flow = self.flow.with_solver(counter)
+        image, p = yield from self._query(z, self.generator, x)
+        state = State(y, z, image, p, self, x)
         for number, stage in enumerate(self.plan):
-            if walk.unheard and stage.n and (not stage.blind or stage.confidence < 1):
-                p = yield from self._hear_pending(walk, z, p)
+            if state.has_pending and stage.n and (not stage.open_loop or stage.confidence < 1):
+                p = yield from self._resolve_pending(state, z, p)
             if isinstance(stage, Tightening):
-                z, p = yield from self._tighten(walk, stage.n)
+                z, p = yield from self._tighten(state, stage.n)
                 continue
-            goes_back = any(isinstance(later, Tightening) for later in self.plan[number:])
-            waits = (walk.source == walk.target) & goes_back
+            tightens = any(isinstance(later, Tightening) for later in self.plan[number:])
+            waiting = (state.source == state.target) & tightens
             for _ in range(stage.n if stage.land else 0):
-                c = self.flow.condition(p)
-                moving = stage.moves(c, c_target, p) & ~waits
+                c = flow.condition(p)
+                moving = stage.moves(c, c_target, p) & ~waiting
                 rows = self._rows(moving)
-                if not _some(rows):
+                if not _any(rows):
                     break
-                given = z[rows], c[rows], c_target[rows]
-                leapt, nfe = self.flow.exchange(*given, lift=stage.lift, land=stage.land)
+                before = counter.nfe
+                leapt = leap(
+                    flow, z[rows], c[rows], c_target[rows], lift=stage.lift, land=stage.land
+                )
                 z = _put(z, moving, rows, leapt)
-                walk.move(moving, z, nfe)
-                if stage.blind:
-                    walk.postpone(moving, z)
+                state.move(moving, z, counter.nfe - before)
+                if stage.open_loop:
+                    state.defer(moving, z)
                 else:
-                    said = yield from self._hear(walk, moving, rows, walk.taken, z)
-                    p = _put(p, moving, rows, said)
-        if walk.unheard:
-            yield from self._hear_pending(walk, z, p)
-        return walk
+                    answer = yield from self._observe(state, moving, rows, state.taken, z)
+                    p = _put(p, moving, rows, answer)
+        if state.has_pending:
+            yield from self._resolve_pending(state, z, p)
+        return state
 
-    def catch_up(self, walk: "Walk") -> Coroutine[Tensor, Tensor, None]:
-        """Asks backwards about iterates that nobody was asked about, as far as it matters."""
-        walk.pending, walk.unheard = torch.zeros_like(walk.pending), False
-        while walk.postponed:
-            moved, taken, earlier = walk.postponed.pop()
-            outside = moved & walk.outside(taken)
-            rows = self._rows(outside)
-            if _some(rows):
-                yield from self._hear(walk, outside, rows, taken, earlier)
+    def resolve_deferred(self, state: "State") -> Coroutine[Tensor, Tensor, None]:
+        """Queries deferred iterates, last first, for images not seen in the target class since."""
+        state.pending, state.has_pending = torch.zeros_like(state.pending), False
+        while state.deferred:
+            moved, taken, z = state.deferred.pop()
+            missing = moved & ~state.inside_since(taken)
+            rows = self._rows(missing)
+            if _any(rows):
+                yield from self._observe(state, missing, rows, taken, z)
 
-    def _hear_pending(
-        self, walk: "Walk", z: Tensor, p: Tensor
-    ) -> Coroutine[Tensor, Tensor, Tensor]:
-        """Asks where those stand that moved without asking; returns all answers of now."""
-        moved, rows = walk.pending, self._rows(walk.pending)
-        if _some(rows):
-            said = yield from self._hear(walk, moved, rows, walk.taken, z)
-            p = _put(p, moved, rows, said)
-        walk.settle(moved)
-        return p
-
-    def _tighten(self, walk: "Walk", n: int) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Goes back towards the start with all that have crossed into the target class."""
-        yield from self.catch_up(walk)
-        crossed = walk.crossed()
-        rows = self._rows(crossed)
-        outside = walk.start
-        for _ in range(n if _some(rows) else 0):
-            middle = (outside + walk.z) / 2
-            z = torch.where(crossed[:, None], middle, walk.z)
-            walk.move(crossed, z, 0)
-            yield from self._hear(walk, crossed, rows, walk.taken, z)
-            stays = walk.leaps == walk.taken
-            outside = torch.where(stays[:, None], outside, middle)
-        return walk.z, walk.p
-
-    def _rows(self, mask: Tensor) -> Rows:
-        return EVERYONE if self.straight else mask.nonzero()[:, 0]
-
-    def show(self, z: Tensor, generator: Generator, x: Tensor | None) -> Tensor:
-        """Returns what there is to see of ``z``: its images, pasted into the mask of ``x``."""
+    def render(self, z: Tensor, generator: Generator, x: Tensor | None) -> Tensor:
+        """Returns the images of ``z``, pasted into ``x`` where there is a mask."""
         image = generator.decode(z)
         checks.one_row_each(image, z, "the generator's decode")
         if self.mask is None or x is None:
@@ -159,42 +166,71 @@ class Route:
         if image.shape != x.shape:
             raise InputError(
                 f"the generator makes images of shape {checks.shape(image[0])}, which cannot be "
-                f"pasted into a mask of {checks.shape(x[0])}. Resize the images to the "
+                f"pasted into images of {checks.shape(x[0])}. Resize the images to the "
                 "generator's size."
             )
         return pasted(image, x, self.mask)
 
-    def _ask(
+    def _resolve_pending(
+        self, state: "State", z: Tensor, p: Tensor
+    ) -> Coroutine[Tensor, Tensor, Tensor]:
+        """Queries the present iterate of rows that moved without one; returns all answers."""
+        moved, rows = state.pending, self._rows(state.pending)
+        if _any(rows):
+            answer = yield from self._observe(state, moved, rows, state.taken, z)
+            p = _put(p, moved, rows, answer)
+        state.commit(moved)
+        return p
+
+    def _tighten(self, state: "State", n: int) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Bisects the line back to the start for rows that have crossed into the target class."""
+        yield from self.resolve_deferred(state)
+        crossed = state.crossed()
+        rows = self._rows(crossed)
+        outside = state.start
+        for _ in range(n if _any(rows) else 0):
+            middle = (outside + state.z) / 2
+            z = torch.where(crossed[:, None], middle, state.z)
+            state.move(crossed, z, 0)
+            yield from self._observe(state, crossed, rows, state.taken, z)
+            accepted = state.leaps == state.taken
+            outside = torch.where(accepted[:, None], outside, middle)
+        return state.z, state.p
+
+    def _rows(self, mask: Tensor) -> Rows:
+        return ALL_ROWS if self.masked else mask.nonzero()[:, 0]
+
+    def _query(
         self, z: Tensor, generator: Generator, x: Tensor | None
     ) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Yields the images of ``z`` and returns them with the answer."""
-        image = self.show(z, generator, x)
+        image = self.render(z, generator, x)
         checks.finite(image, "the generator's image")
         p = yield image
         checks.probabilities(p, len(z), self.flow.classes, "the classifier's answer")
         return image, p.to(z.device)
 
-    def _hear(
-        self, walk: "Walk", mask: Tensor, rows: Rows, taken: Tensor, z: Tensor
+    def _observe(
+        self, state: "State", mask: Tensor, rows: Rows, taken: Tensor, z: Tensor
     ) -> Coroutine[Tensor, Tensor, Tensor]:
-        """Asks about some of the iterates, notes the answers and returns them."""
-        image, p = yield from self._ask(
-            z[rows], self.draft or self.generator, None if walk.x is None else walk.x[rows]
+        """Queries some of the iterates, updates the state and returns the answers."""
+        image, p = yield from self._query(
+            z[rows], self.draft or self.generator, None if state.x is None else state.x[rows]
         )
-        walk.hear(mask, rows, taken, z, image, p)
+        state.observe(mask, rows, taken, z, image, p)
         return p
 
 
-class Walk:
-    """Keeps, for every image, the iterate to return and what was spent on it.
+class State:
+    """Creates the state of a walk: for every image the iterate to return, and what it cost.
 
     Arguments:
         target: The class to reach, ``(B,)``.
-        z: Where the images start, ``(B, D)``.
-        image: What the generator makes of that.
-        p: What the classifier says of that.
-        route: The route. In a straight walk no images are kept.
-        x: The images, if the route needs them.
+        z: The latents that images start from, ``(B, D)``.
+        image: Their reconstructions.
+        p: The classifier's answers on those, ``(B, K)``.
+        walker: The walker. In a masked walk no images are kept.
+        x: The images, where there is a mask.
     """
 
     def __init__(
@@ -203,73 +239,72 @@ class Walk:
         z: Tensor,
         image: Tensor,
         p: Tensor,
-        route: Route,
+        walker: Walker,
         x: Tensor | None = None,
     ) -> None:
-        self.route, self.x = route, x
+        self.walker, self.x = walker, x
         self.start, self.reconstruction, self.source = z, image, p.argmax(1)
         self.target, self.z, self.p = target, z, p
-        self.image = None if route.straight else image.clone()
+        self.image = None if walker.masked else image.clone()
         self.reached = self.source == target
         self.first = torch.where(self.reached, 0, -1)
         self.leaps, self.taken, self.nfe = (torch.zeros_like(target) for _ in range(3))
         self.queries = torch.ones_like(target)
-        self.postponed: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.pending, self.unheard = torch.zeros_like(self.reached), False
+        self.deferred: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.pending, self.has_pending = torch.zeros_like(self.reached), False
         everyone = torch.arange(len(z), device=z.device)
         self.path = [(everyone, self.taken, z)]
         self.answers = [(everyone, self.taken, p)]
 
     def move(self, mask: Tensor, z: Tensor, nfe: int) -> None:
-        """Notes that a leap has brought some rows to where they are in ``z``."""
+        """Records that a leap has brought some rows to where they are in ``z``."""
         self.taken = self.taken + mask
         self.nfe = self.nfe + nfe * mask
-        if self.route.keep_path:
+        if self.walker.keep_path:
             self.path.append((mask.nonzero()[:, 0], self.taken[mask], z[mask]))
 
-    def postpone(self, mask: Tensor, z: Tensor) -> None:
-        """Keeps the iterates of some rows, about which nobody has been asked yet."""
-        self.postponed.append((mask, self.taken, z))
-        self.pending, self.unheard = self.pending | mask, True
+    def defer(self, mask: Tensor, z: Tensor) -> None:
+        """Keeps the iterates of some rows for a later query."""
+        self.deferred.append((mask, self.taken, z))
+        self.pending, self.has_pending = self.pending | mask, True
 
-    def settle(self, mask: Tensor) -> None:
-        """Notes that some rows have been asked about where they stand now."""
-        self.postponed = [
+    def commit(self, mask: Tensor) -> None:
+        """Drops the deferred iterates of rows whose present iterate has been queried."""
+        self.deferred = [
             (moved & ~(mask & (taken == self.taken)), taken, z)
-            for moved, taken, z in self.postponed
+            for moved, taken, z in self.deferred
         ]
-        self.pending, self.unheard = torch.zeros_like(mask), False
+        self.pending, self.has_pending = torch.zeros_like(mask), False
 
-    def outside(self, taken: Tensor) -> Tensor:
-        """Returns who was not seen in the target class at the leap ``taken`` or later."""
-        return ~self.reached | (self.leaps < taken)
+    def inside_since(self, taken: Tensor) -> Tensor:
+        """Returns which rows were seen in the target class at the leap ``taken`` or later."""
+        return self.reached & (self.leaps >= taken)
 
     def crossed(self) -> Tensor:
-        """Returns who has come into the target class from outside."""
+        """Returns which rows have come into the target class from outside."""
         return self.reached & (self.source != self.target)
 
-    def hear(
+    def observe(
         self, mask: Tensor, rows: Rows, taken: Tensor, z: Tensor, image: Tensor, p: Tensor
     ) -> None:
-        """Notes answers; the last iterate in the target class stays, or else the last."""
+        """Accepts answers: the last iterate in the target class is kept, or else the last."""
         self.queries = self.queries + mask
-        said = _put(self.p, mask, rows, p)
-        inside = (said.argmax(1) == self.target) & mask
-        stays = inside | (mask & ~self.reached & (taken >= self.leaps))
-        self.z = torch.where(stays[:, None], z, self.z)
-        self.p = torch.where(stays[:, None], said, self.p)
-        self.leaps = torch.where(stays, taken, self.leaps)
+        answers = _put(self.p, mask, rows, p)
+        inside = (answers.argmax(1) == self.target) & mask
+        accepted = inside | (mask & ~self.reached & (taken >= self.leaps))
+        self.z = torch.where(accepted[:, None], z, self.z)
+        self.p = torch.where(accepted[:, None], answers, self.p)
+        self.leaps = torch.where(accepted, taken, self.leaps)
         if self.image is not None:
-            kept = stays[rows]
-            self.image[stays] = image[kept]
+            self.image[accepted] = image[accepted[rows]]
         self.reached = self.reached | inside
         sooner = inside & ((self.first < 0) | (taken < self.first))
         self.first = torch.where(sooner, taken, self.first)
-        if self.route.keep_path:
+        if self.walker.keep_path:
             self.answers.append((mask.nonzero()[:, 0], taken[mask], p))
 
     def explanation(self, x: Tensor, seconds: float) -> Explanation:
-        """Puts it all together."""
+        """Returns the explanation of the images ``x``, which took so many seconds in all."""
         assert self.image is not None
         return Explanation(
             x=x,
@@ -286,11 +321,11 @@ class Walk:
             nfe=self.nfe,
             queries=self.queries,
             seconds=torch.full_like(self.z[:, 0], seconds / max(len(x), 1)),
-            path=self._path() if self.route.keep_path else None,
+            path=self._trajectory() if self.walker.keep_path else None,
         )
 
-    def _path(self) -> Path:
-        leaps = sum(stage.n for stage in self.route.plan)
+    def _trajectory(self) -> Trajectory:
+        leaps = sum(stage.n for stage in self.walker.plan)
         z = self.z.new_zeros(len(self.z), leaps + 1, self.z.shape[1])
         p = self.p.new_full((len(self.p), leaps + 1, self.p.shape[1]), torch.nan)
         for rows, taken, value in self.path:
@@ -299,26 +334,26 @@ class Walk:
             p[rows, taken] = value.to(p)
         index = torch.arange(leaps + 1, device=z.device).minimum(self.taken[:, None])[:, :, None]
         z, p = z.take_along_dim(index, 1), p.take_along_dim(index, 1)
-        return Path(z, p, self.taken, self.route.generator.decode, self.route.mask)
+        return Trajectory(z, p, self.taken, self.walker.mask)
 
 
 @torch.no_grad()
-def converse(dialogue: Coroutine[Tensor, Tensor, T], classifier: Classifier) -> T:
-    """Lets a classifier answer a dialogue to its end, and returns what comes of it.
+def drive(dialogue: Coroutine[Tensor, Tensor, T], classifier: Classifier) -> T:
+    """Lets a classifier answer a dialogue to its end, and returns its result.
 
-    Answers that were kept can be replayed: ``converse(dialogue, lambda _: next(answers))``.
+    Answers that were kept can be replayed: ``drive(dialogue, lambda _: next(answers))``.
     """
     answer: Tensor | None = None
     while True:
         try:
-            question = next(dialogue) if answer is None else dialogue.send(answer)
+            images = next(dialogue) if answer is None else dialogue.send(answer)
         except StopIteration as end:
-            found: T = end.value
-            return found
-        answer = classifier(question)
+            result: T = end.value
+            return result
+        answer = classifier(images)
 
 
-def _some(rows: Rows) -> bool:
+def _any(rows: Rows) -> bool:
     return isinstance(rows, slice) or len(rows) > 0
 
 

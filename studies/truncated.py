@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from leapfactual.explainer import LeapFactual
-from leapfactual.explanation import Explanation, Path
+from leapfactual.explanation import Explanation, Trajectory
 from leapfactual.flow import Flow
 from leapfactual.leaps import blend, inject
 from leapfactual.types import Classifier, Generator
-from leapfactual.walk import Route, converse
+from leapfactual.walk import Walker, drive
 
 
 class Blended:
@@ -56,12 +56,12 @@ class Blended:
         return self._stopped(self.way, leaps)
 
     @torch.no_grad()
-    def injected(self, after: int, n: int, lift: float, land: float) -> Path:
+    def injected(self, after: int, n: int, lift: float, land: float) -> Trajectory:
         """Goes on with injections after so many leaps of blending, and returns their way."""
         start = self.after(after).z_counterfactual
         plan = [inject(n, lift=lift, land=land)]
-        route = Route(self.generator, self.flow, plan, keep_path=True)
-        walk = converse(route.go(start, self.found.target), self.classifier)
+        walker = Walker(self.generator, self.flow, plan, keep_path=True)
+        walk = drive(walker.run(start, self.found.target), self.classifier)
         way = walk.explanation(self.found.x, 0.0).path
         assert way is not None
         for k in range(n + 1):
@@ -69,12 +69,12 @@ class Blended:
                 way.probabilities[:, k] = self._asked(way.z[:, k])[1]
         return way
 
-    def injections(self, way: Path, n: int) -> Explanation:
+    def injections(self, way: Trajectory, n: int) -> Explanation:
         """Returns what so many injections on a way would have given."""
         return self._stopped(way, n)
 
     @torch.no_grad()
-    def _stopped(self, way: Path, leaps: int) -> Explanation:
+    def _stopped(self, way: Trajectory, leaps: int) -> Explanation:
         """Returns the last of so many iterates that is in the target class, or else the last."""
         at = way.taken.clamp_max(leaps)
         steps = torch.arange(way.z.shape[1], device=way.z.device)

@@ -81,7 +81,7 @@ def test_neither_company_nor_order_nor_batches_matter(monkeypatch):
     order = torch.randperm(len(x))
     shuffled = diverse(explainer(), x[order], target[order], n=3)
     alone = diverse(explainer(), x[5:6], target[5:6], n=3).explanation
-    monkeypatch.setattr("leapfactual.alternatives.suitable", lambda _: 30)
+    monkeypatch.setattr("leapfactual.alternatives.default_batch_size", lambda _: 30)
     cut = diverse(explainer(batch_size=7), x, target, n=3).explanation
     for name in ("z_counterfactual", "leaps", "queries"):
         value = getattr(wanted, name)

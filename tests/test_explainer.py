@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import leapfactual as lf
+from leapfactual import reference
 from leapfactual.errors import InputError
-from leapfactual.explainer import converse
 from leapfactual.explanation import Status
 from leapfactual.generators import Identity
 from leapfactual.testing import GaussianOracle, check_explainer
+from leapfactual.walk import drive
 
 MEANS = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 2.5]]).double()
 ORACLE = GaussianOracle(MEANS, 0.6)
@@ -22,17 +23,18 @@ def explainer(plan=RELIABLE, oracle=ORACLE, classifier=None, flow=None, **option
     return lf.LeapFactual(Identity(), classifier or oracle.classifier, flow, plan, **options)
 
 
-def plain_algorithm_2(flow, classifier, z, target, plan):
-    """The paper's loop as it stands: every image takes every leap and is asked about after it."""
-    c, c_target = flow.condition(classifier(z)), flow.one_hot(target)
-    iterates, labels = [z], [classifier(z).argmax(1)]
-    for stage in plan:
-        for _ in range(stage.n):
-            z = lf.leap(flow, z, c, c_target, lift=stage.lift, land=stage.land)
-            p = classifier(z)
-            c = flow.condition(p)
-            iterates.append(z)
-            labels.append(p.argmax(1))
+def papers_iterates(flow, classifier, z, target, plan):
+    """What the algorithm as printed shows the classifier, leap by leap, and the labels it gets."""
+    iterates, labels = [], []
+
+    def watched(x):
+        p = classifier(x)
+        iterates.append(x)
+        labels.append(p.argmax(1))
+        return p
+
+    last = reference.explain(Identity(), watched, flow, z, target, plan)
+    assert torch.equal(last, iterates[-1])
     return torch.stack(iterates), torch.stack(labels)
 
 
@@ -53,7 +55,7 @@ def test_gives_what_the_papers_loop_gives(features, classes, gamma, seed, inject
     plan = [lf.blend(8, gamma), lf.inject(3, *injection)]
     flow = oracle.flow(lf.RK4(20))
     found = explainer(plan, oracle, flow=flow, keep_path=True).explain(z, target)
-    iterates, labels = plain_algorithm_2(flow, oracle.classifier, z, target, plan)
+    iterates, labels = papers_iterates(flow, oracle.classifier, z, target, plan)
     inside = labels == target
     last = torch.where(
         inside.any(0), inside.shape[0] - 1 - inside.flip(0).int().argmax(0), len(inside) - 1
@@ -157,11 +159,11 @@ def test_blind_stages_in_a_row_are_asked_about_once_and_before_a_stage_that_lift
         return ORACLE.classifier(x)
 
     z, y = ORACLE.sample(5)
-    blind = [lf.inject(3, 0.0, 0.1), lf.inject(3, 0.0, 0.05), lf.blend(0, 0.5)]
-    explainer(blind, classifier=counting).explain(z[y == 1], 1)
+    open_loop = [lf.inject(3, 0.0, 0.1), lf.inject(3, 0.0, 0.05), lf.blend(0, 0.5)]
+    explainer(open_loop, classifier=counting).explain(z[y == 1], 1)
     assert queries == [5, 5]
     queries.clear()
-    explainer([*blind, lf.inject(2, 0.1, 0.2)], classifier=counting).explain(z[y == 1], 1)
+    explainer([*open_loop, lf.inject(2, 0.1, 0.2)], classifier=counting).explain(z[y == 1], 1)
     assert queries == [5, 5, 5, 5], (
         "start, before the stage that lifts, and after each of its leaps"
     )
@@ -192,7 +194,7 @@ def test_any_plan_gives_what_the_papers_loop_gives(plan, soft, seed):
     flow = lf.Flow(ORACLE.flow().field, lf.RK4(20), soft=soft).double()
     z, y = ORACLE.sample(2, seed)
     found = explainer(plan, flow=flow, keep_path=True).explain(z, (y + 1) % 3)
-    iterates, labels = plain_algorithm_2(flow, ORACLE.classifier, z, (y + 1) % 3, plan)
+    iterates, labels = papers_iterates(flow, ORACLE.classifier, z, (y + 1) % 3, plan)
     inside = labels == (y + 1) % 3
     last = inside.shape[0] - 1 - inside.flip(0).int().argmax(0)
     last = torch.where(inside.any(0), last, len(inside) - 1)
@@ -229,7 +231,7 @@ def test_soft_conditions_take_every_leap():
     flow = lf.Flow(ORACLE.flow().field, soft=True).double()
     z, y = ORACLE.sample(3)
     found = explainer([lf.blend(6, 0.1)], flow=flow, keep_path=True).explain(z, (y + 1) % 3)
-    iterates, _ = plain_algorithm_2(flow, ORACLE.classifier, z, (y + 1) % 3, [lf.blend(6, 0.1)])
+    iterates, _ = papers_iterates(flow, ORACLE.classifier, z, (y + 1) % 3, [lf.blend(6, 0.1)])
     torch.testing.assert_close(found.path.z[:, -1], iterates[-1], rtol=0, atol=1e-10)
     assert (found.path.taken == 6).all()
 
@@ -242,16 +244,16 @@ def test_a_replayed_dialogue_is_bit_identical():
         kept.append(ORACLE.classifier(x))
         return kept[-1]
 
-    first = converse(explainer(keep_path=True).dialogue(z, 1), keeping)
+    first = drive(explainer(keep_path=True).dialogue(z, 1), keeping)
     answers = iter(kept)
-    again = converse(explainer(keep_path=True).dialogue(z, 1), lambda _: next(answers))
+    again = drive(explainer(keep_path=True).dialogue(z, 1), lambda _: next(answers))
     for name in ("z_counterfactual", "counterfactual", "label", "leaps", "first", "queries"):
         assert torch.equal(getattr(first, name), getattr(again, name)), name
     assert torch.equal(first.path.z, again.path.z)
     assert next(answers, None) is None
 
 
-def test_a_dialogue_can_wait_between_questions():
+def test_a_dialogue_can_wait_between_queries():
     z, _ = ORACLE.sample(2)
     dialogue = explainer().dialogue(z, 1)
     question = next(dialogue)
@@ -283,7 +285,7 @@ def test_the_counterfactual_is_what_the_classifier_saw():
         assert (every == image).all(1).any()
 
 
-def test_questions_and_reconstructions_do_not_change_under_the_walk():
+def test_queries_and_reconstructions_do_not_change_under_the_walk():
     """The identity hands latents out as images: the walk must not write into what it has shown."""
     z, _ = ORACLE.sample(4)
     shown = []
@@ -357,7 +359,7 @@ def test_a_walk_starts_where_it_is_told_to():
     elsewhere = x.flip(0)
     wanted = explainer().explain(elsewhere, 1)
     found = explainer().explain(x, 1, z=elsewhere)
-    said = converse(explainer().dialogue(x, 1, z=elsewhere), ORACLE.classifier)
+    said = drive(explainer().dialogue(x, 1, z=elsewhere), ORACLE.classifier)
     for e in (found, said):
         assert torch.equal(e.x, x)
         assert torch.equal(e.z, elsewhere)
@@ -423,7 +425,7 @@ UNIFORM = torch.full((1, 3), 1 / 3).double()
         ),
         (
             lambda: lf.LeapFactual(Identity(), None, ORACLE.flow(), RELIABLE).explain(Z, 1),
-            "there is no classifier to ask",
+            "there is no classifier to query",
         ),
         (
             lambda: lf.LeapFactual(
@@ -526,7 +528,7 @@ def test_tightening_never_gives_up_what_was_reached():
     answers = iter([0, 1, 0, 0, 0, 0])
     plan = [lf.blend(1, 0.5), lf.tighten(4)]
     explainer = lf.LeapFactual(Identity(), None, oracle.flow(), plan)
-    found = converse(explainer.dialogue(z, 1), lambda x: torch.eye(2)[[next(answers)]])
+    found = drive(explainer.dialogue(z, 1), lambda x: torch.eye(2)[[next(answers)]])
     assert found.valid.all()
     assert found.leaps.tolist() == [1]
     assert found.queries.tolist() == [6]

@@ -1,9 +1,13 @@
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import leapfactual as lf
-from leapfactual.errors import InputError
+from leapfactual.errors import InputError, MissingData
+from leapfactual.explanation import Trajectory
 from leapfactual.generators import Identity
 from leapfactual.testing import GaussianOracle
 
@@ -81,3 +85,54 @@ def test_it_is_frozen_and_moves_between_devices():
     with pytest.raises(AttributeError):
         found.label = found.target
     assert found.to("cpu").x.device.type == "cpu"
+
+
+@pytest.mark.parametrize("keep_path", [True, False])
+def test_save_then_load_is_equal(keep_path, tmp_path):
+    found = made(keep_path)
+    found.save(tmp_path / "found.safetensors")
+    again = lf.Explanation.load(tmp_path / "found.safetensors")
+    for name in (f.name for f in fields(lf.Explanation) if f.name != "path"):
+        assert torch.equal(getattr(again, name), getattr(found, name)), name
+    assert (again.path is None) is not keep_path
+    if keep_path:
+        assert torch.equal(again.path.z, found.path.z)
+        assert torch.equal(again.path.taken, found.path.taken)
+        assert again.path.mask is None
+    assert again.reason == found.reason
+
+
+def test_a_saved_explanation_keeps_its_mask(tmp_path):
+    mask = torch.ones(1, 4, 4)
+    found = replace(made(), path=replace(made().path, mask=mask))
+    found.save(tmp_path / "found.safetensors")
+    assert torch.equal(lf.Explanation.load(tmp_path / "found.safetensors").path.mask, mask)
+
+
+def test_an_explanation_holds_no_network():
+    """It is data: tensors, and what can be read on a machine without the model."""
+    found = made()
+    for value in (*vars(found).values(), *vars(found.path).values()):
+        assert value is None or isinstance(value, torch.Tensor | Trajectory)
+    (image,) = found.iterates(0, [int(found.leaps[0])], Identity())
+    torch.testing.assert_close(image, found.counterfactual[0])
+
+
+def test_damaged_files_are_refused(tmp_path):
+    path = tmp_path / "found.safetensors"
+    with pytest.raises(MissingData, match="there is no explanation at"):
+        lf.Explanation.load(path)
+    path.write_bytes(b"not a file")
+    with pytest.raises(InputError, match="is no whole safetensors file"):
+        lf.Explanation.load(path)
+    found = made(keep_path=False)
+    tensors = {f.name: getattr(found, f.name).clone() for f in fields(found) if f.name != "path"}
+    metadata = {"format": "leapfactual explanation 1"}
+    for wrong in (
+        tensors | {"z": found.z[:1].clone()},
+        tensors | {"strange": found.z.clone()},
+        {name: value for name, value in tensors.items() if name != "label"},
+    ):
+        save_file(wrong, path, metadata)
+        with pytest.raises(InputError, match="does not describe an explanation"):
+            lf.Explanation.load(path)

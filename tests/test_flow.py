@@ -242,14 +242,31 @@ def test_log_prob_works_in_inference_mode_and_for_fields_that_ignore_z():
         def forward(self, t, z, c):
             return torch.ones_like(z)
 
-        def config(self):
-            return {}
-
     flow = lf.Flow(Constant(2, 1)).double()
     z = torch.randn(3, 2).double()
     with torch.inference_mode():
         log_prob = flow.log_prob(z, torch.ones(3, 1).double())
     torch.testing.assert_close(log_prob, flow.base.log_prob(z - 1))
+
+
+def test_a_field_needs_forward_and_nothing_else_until_it_is_saved(tmp_path):
+    class Drift(lf.VelocityField):
+        def forward(self, t, z, c):
+            return c @ torch.tensor([[-1.0, 0.0], [1.0, 0.0]])
+
+    class Kept(Drift):
+        def config(self):
+            return {"features": self.features, "classes": self.classes}
+
+    z, c = torch.zeros(1, 2), torch.eye(2)
+    moved = lf.leap(lf.Flow(Drift(2, 2)), z, c[:1], c[1:], lift=1.0, land=1.0)
+    torch.testing.assert_close(moved, torch.tensor([[2.0, 0.0]]))
+    with pytest.raises(InputError, match=r"Drift cannot be saved.*config\(\) that returns"):
+        lf.Flow(Drift(2, 2)).save(tmp_path / "flow.safetensors")
+    assert not list(tmp_path.iterdir()), "nothing is half-written"
+    lf.Flow(Kept(2, 2)).save(tmp_path / "flow.safetensors")
+    again = lf.Flow.load(tmp_path / "flow.safetensors", field=Kept(2, 2))
+    assert torch.equal(again.lift(z, c[:1]), lf.Flow(Kept(2, 2)).lift(z, c[:1]))
 
 
 def test_typicality_needs_a_scale():
@@ -322,9 +339,6 @@ def test_damaged_files_are_refused(tmp_path):
 class Shrinking(lf.VelocityField):
     def forward(self, t, z, c):
         return z[:, :-1]
-
-    def config(self):
-        return {}
 
 
 class Exploding(Shrinking):

@@ -163,13 +163,13 @@ def explainers(shipped, plan, classifier=None, mask=None):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_recorded_walks_come_to_the_same(shipped, name):
+def test_captured_walks_come_to_the_same(shipped, name):
     x = shipped.digits.images.cuda()
     target = torch.arange(len(x), device="cuda") % 10
     quick, plain = explainers(shipped, PLANS[name])
     wanted = plain.explain(x, target)
     found = [quick.explain(x, target) for _ in range(4)][-1]
-    assert any(quick.recorder.recordings.values())
+    assert any(quick.engine.graphs.graphs.values())
     assert torch.equal(found.label, wanted.label)
     assert torch.equal(found.source, wanted.source)
     same = found.leaps == wanted.leaps
@@ -184,19 +184,19 @@ def test_recorded_walks_come_to_the_same(shipped, name):
     assert torch.equal(again[clear], found.label[clear])
 
 
-def test_recorded_walks_start_from_known_latents(shipped):
+def test_captured_walks_start_from_known_latents(shipped):
     x = shipped.digits.images.cuda()
     quick, _ = explainers(shipped, PLANS["few large leaps"])
     wanted = [quick.explain(x, 3) for _ in range(3)][-1]
     quick.generator = NoEncoder(quick.generator).eval()
     found = [quick.explain(x, 3, z=wanted.z) for _ in range(3)][-1]
-    assert any(quick.recorder.recordings.values())
+    assert any(quick.engine.graphs.graphs.values())
     assert torch.equal(found.label, wanted.label)
     torch.testing.assert_close(found.counterfactual, wanted.counterfactual, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["few large leaps", "blind leaps", "tightened"])
-def test_recorded_walks_keep_to_their_region(shipped, name):
+def test_captured_walks_keep_to_their_mask(shipped, name):
     x = shipped.digits.images.cuda()
     mask = torch.zeros(28, 28)
     mask[2:26, 4:24] = 1
@@ -205,7 +205,7 @@ def test_recorded_walks_keep_to_their_region(shipped, name):
     quick, plain = explainers(shipped, PLANS[name], mask=soft)
     wanted = plain.explain(x, target)
     found = [quick.explain(x, target) for _ in range(4)][-1]
-    assert any(quick.recorder.recordings.values())
+    assert any(quick.engine.graphs.graphs.values())
     outside = (soft == 0).expand(x.shape).cuda()
     for part in (found, quick.explain(x.flip(0), target)):
         for image in (part.reconstruction, part.counterfactual):
@@ -232,17 +232,17 @@ class NoEncoder(torch.nn.Module):
         return self.generator.decode(z)
 
 
-def test_a_recording_serves_all_sizes_of_its_bucket(shipped):
+def test_a_graph_serves_all_sizes_of_its_bucket(shipped):
     x = shipped.digits.images.cuda()
     quick, plain = explainers(shipped, PLANS["few large leaps"])
     for n in (33, 40, 37, 36):
         found = quick.explain(x[:n], 3)
         assert torch.equal(found.label, plain.explain(x[:n], 3).label)
         assert len(found) == n
-    assert [key[0] for key, made in quick.recorder.recordings.items() if made] == [40]
+    assert [key[0] for key, made in quick.engine.graphs.graphs.items() if made] == [40]
 
 
-def test_what_cannot_be_recorded_is_walked_by_step(shipped):
+def test_what_cannot_be_captured_is_walked_by_step(shipped):
     class Nosy(torch.nn.Module):
         def __init__(self, network):
             super().__init__()
@@ -259,8 +259,8 @@ def test_what_cannot_be_recorded_is_walked_by_step(shipped):
     for _ in range(4):
         found = quick.explain(x, 3)
         assert torch.equal(found.label, wanted.label)
-    assert quick.recorder.refused
-    assert not any(quick.recorder.recordings.values())
+    assert quick.engine.graphs.refused
+    assert not any(quick.engine.graphs.graphs.values())
     assert torch.isfinite(torch.randn(8, device="cuda").exp()).all()
 
 

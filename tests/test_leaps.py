@@ -86,9 +86,9 @@ def test_numbers_of_other_libraries_are_numbers():
 
 
 def test_only_a_stage_that_lifts_looks_at_the_class():
-    assert lf.inject(5, 0.0, 0.1).blind
-    assert not lf.inject(5, 0.8, 0.83).blind
-    assert not lf.blend(5, 0.1).blind
+    assert lf.inject(5, 0.0, 0.1).open_loop
+    assert not lf.inject(5, 0.8, 0.83).open_loop
+    assert not lf.blend(5, 0.1).open_loop
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,15 @@ from PIL import Image
 
 import leapfactual as lf
 from leapfactual import masks
-from leapfactual._engine.copies import Pair, Quick
-from leapfactual._engine.replay import NAMES, Recorder, halved, signature
+from leapfactual._engine.copies import Copies, Networks
+from leapfactual._engine.replay import NAMES, WalkGraphs, half_precision
 from leapfactual.errors import InputError, MissingData
-from leapfactual.explainer import converse
 from leapfactual.imaging import pasted
 from leapfactual.jobs.explain import Job, explain_all
 from leapfactual.metrics import inside as inside_metric
 from leapfactual.pretrained import load
 from leapfactual.report.cards import frames
-from leapfactual.walk import Route
+from leapfactual.walk import Walker, drive
 
 PLANS = {
     "blended": [lf.blend(8, 0.2)],
@@ -78,7 +77,7 @@ def test_outside_the_input_stays_bit_for_bit(shipped, x, soft, name, options):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_region_of_everything_is_none(shipped, x, name):
+def test_a_mask_of_everything_is_none(shipped, x, name):
     wanted = explainer(shipped, PLANS[name], keep_path=True).explain(x, TARGET)
     for mask in (torch.ones(28, 28), torch.ones(1, 28, 28) > 0):
         options = {"mask": mask, "keep_path": True}
@@ -89,7 +88,7 @@ def test_a_region_of_everything_is_none(shipped, x, name):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_in_a_region_of_nothing_nothing_moves(shipped, x, name):
+def test_in_a_mask_of_nothing_nothing_moves(shipped, x, name):
     found = explainer(shipped, PLANS[name], mask=torch.zeros(28, 28)).explain(x, TARGET)
     assert torch.equal(found.reconstruction, x)
     assert torch.equal(found.counterfactual, x)
@@ -138,17 +137,17 @@ def test_rows_stay_with_their_images(shipped, x, soft):
     assert torch.equal(alone.counterfactual[outside], x[outside])
 
 
-def test_a_dialogue_and_known_latents_keep_to_the_region(shipped, x, soft):
+def test_a_dialogue_and_known_latents_keep_to_the_mask(shipped, x, soft):
     one = explainer(shipped, mask=soft, accelerate=False)
     wanted = one.explain(x, 3)
-    asked = converse(one.dialogue(x, 3), shipped.classifier)
+    asked = drive(one.dialogue(x, 3), shipped.classifier)
     known = one.explain(x, 3, z=wanted.z)
     for found in (asked, known):
         assert torch.equal(found.counterfactual, wanted.counterfactual)
         assert torch.equal(found.queries, wanted.queries)
 
 
-def test_channels_have_regions_of_their_own():
+def test_channels_have_masks_of_their_own():
     torch.manual_seed(0)
     vae = lf.generators.VAE((3, 16, 16), 4)
     x = torch.rand(5, 3, 16, 16)
@@ -169,16 +168,16 @@ def test_channels_have_regions_of_their_own():
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_straight_walk_keeps_to_the_region(shipped, x, soft, name):
+def test_a_masked_walk_keeps_to_the_mask(shipped, x, soft, name):
     """What a GPU records, run as it is."""
-    quick = Quick(Pair(shipped.bundle.generator, shipped.classifier))
+    copies = Copies(Networks(shipped.bundle.generator, shipped.classifier))
     with torch.no_grad():
         z = shipped.bundle.generator.encode(x)
-    quick.renew(z)
+    copies.refresh(z)
     wanted = explainer(shipped, PLANS[name], mask=soft).explain(x, TARGET)
-    recorder = Recorder(quick, shipped.bundle.flow, PLANS[name], soft)
+    graphs = WalkGraphs(copies, shipped.bundle.flow, PLANS[name], soft)
     with torch.no_grad():
-        *found, none = recorder._walk(quick.pair, shipped.bundle.flow, True, z, TARGET, x)
+        *found, none = graphs.masked_walk(copies.networks, shipped.bundle.flow, True, z, TARGET, x)
     assert not none.any()
     for key, tensor in zip(NAMES, found, strict=True):
         torch.testing.assert_close(tensor, getattr(wanted, key), rtol=0, atol=1e-3)
@@ -190,13 +189,13 @@ def test_a_straight_walk_keeps_to_the_region(shipped, x, soft, name):
 
 def test_a_drafted_walk_ends_in_full_precision(shipped, x, soft):
     """What a GPU records in half precision: drafts on the way, the end as it is."""
-    quick = Quick(Pair(shipped.bundle.generator, shipped.classifier))
+    copies = Copies(Networks(shipped.bundle.generator, shipped.classifier))
     flow, plan = shipped.bundle.flow, PLANS["blended"]
     with torch.no_grad():
         z = shipped.bundle.generator.encode(x)
-        quick.renew(z)
-        recorder, draft = Recorder(quick, flow, plan, soft), quick.plain.copied(torch.float16)
-        *found, doubt = recorder._walk(draft, halved(flow), False, z, TARGET, x)
+        copies.refresh(z)
+        graphs, draft = WalkGraphs(copies, flow, plan, soft), copies.originals.fuse(torch.float16)
+        *found, doubt = graphs.masked_walk(draft, half_precision(flow), False, z, TARGET, x)
     made = dict(zip(NAMES, found, strict=True))
     wanted = explainer(shipped, plan, mask=soft).explain(x, TARGET)
     outside = (soft == 0).expand(x.shape)
@@ -211,37 +210,39 @@ def test_a_drafted_walk_ends_in_full_precision(shipped, x, soft):
 
 
 def test_drafts_are_pasted_in_their_own_precision(shipped, x, soft):
-    half = Pair(shipped.bundle.generator, shipped.classifier).copied(torch.float16).generator
-    route = Route(shipped.bundle.generator, shipped.bundle.flow, PLANS["blind"], mask=soft)
+    half = Networks(shipped.bundle.generator, shipped.classifier).fuse(torch.float16).generator
+    walker = Walker(shipped.bundle.generator, shipped.bundle.flow, PLANS["blind"], mask=soft)
     with torch.no_grad():
         z = shipped.bundle.generator.encode(x)
-        draft, full = (route.show(z, g, x) for g in (half, shipped.bundle.generator))
+        draft, full = (walker.render(z, g, x) for g in (half, shipped.bundle.generator))
     assert draft.dtype == torch.half
     torch.testing.assert_close(draft.float(), full, rtol=0, atol=2e-2)
 
 
-def test_another_region_is_another_recording(shipped, soft):
+def test_another_mask_needs_other_graphs(shipped, soft):
     flow, plan = shipped.bundle.flow, PLANS["blended"]
     mask = soft.clone()
-    before = signature(flow, plan, mask)
-    assert signature(flow, plan, mask) == before
-    assert signature(flow, plan) != before
-    assert signature(flow, plan, soft) != before
+    copies = Copies(Networks(shipped.bundle.generator, shipped.classifier))
+    graphs = WalkGraphs(copies, flow, plan, mask)
+    assert graphs.serves(flow, plan, mask)
+    assert graphs.serves(flow, plan, soft), "a mask is known by its values"
+    assert not graphs.serves(flow, plan, None)
+    assert not graphs.serves(flow, plan, 1 - soft)
     mask.mul_(0.5)
-    assert signature(flow, plan, mask) != before
+    assert not graphs.serves(flow, plan, mask)
 
 
-def test_a_region_that_is_replaced_is_seen(shipped, x, soft):
+def test_a_mask_that_is_replaced_is_seen(shipped, x, soft):
     one = explainer(shipped, mask=soft)
     one.explain(x[:4], 3)
     one.mask = 1 - soft
     found = one.explain(x[:4], 3)
     wanted = explainer(shipped, mask=1 - soft).explain(x[:4], 3)
     assert torch.equal(found.counterfactual, wanted.counterfactual)
-    assert one.recorder.mask is one.mask
+    assert torch.equal(one.engine.graphs.mask, one.mask)
 
 
-def test_the_region_is_the_explainers_own(shipped, x, soft):
+def test_the_mask_is_the_explainers_own(shipped, x, soft):
     mine = soft.clone()
     one = explainer(shipped, mask=mine)
     wanted = one.explain(x[:4], 3)
@@ -256,23 +257,23 @@ def test_the_way_is_shown_as_the_classifier_saw_it(shipped, x, soft, tmp_path):
     one = explainer(shipped, mask=soft, keep_path=True, batch_size=4)
     found = one.explain(x[:6], 3)[torch.tensor([5, 0, 3])].to("cpu")
     for row, image in enumerate(x[[5, 0, 3]]):
-        shown, leaps, _ = frames(found, row)
+        shown, leaps, _ = frames(found, row, shipped.bundle.generator)
         assert torch.equal(leaps_of(shown, soft), image[soft == 0].expand(len(shown), -1))
         torch.testing.assert_close(shown[0], found.reconstruction[row], rtol=0, atol=1e-5)
         torch.testing.assert_close(shown[-1], found.counterfactual[row], rtol=0, atol=1e-5)
         assert leaps[-1] == found.leaps[row]
-    found.animate(tmp_path / "a.webp", row=1)
+    found.animate(tmp_path / "a.webp", row=1, generator=shipped.bundle.generator)
     with Image.open(tmp_path / "a.webp") as film:
         assert film.n_frames == int(found.leaps[1]) + 1
-    with pytest.raises(InputError, match="the way was not kept"):
-        explainer(shipped, mask=soft).explain(x[:1], 3).iterates(0, [0])
+    with pytest.raises(InputError, match="the iterates were not kept"):
+        explainer(shipped, mask=soft).explain(x[:1], 3).iterates(0, [0], shipped.bundle.generator)
 
 
 def leaps_of(shown, mask):
     return shown[:, mask == 0]
 
 
-def test_a_region_of_change_has_no_crumbs():
+def test_a_mask_of_change_has_no_crumbs():
     before, after = torch.zeros(1, 1, 40, 40), torch.zeros(1, 1, 40, 40)
     after[..., 10:20, 10:20] = 0.5
     after[..., 14, 14] = 0.0
@@ -286,12 +287,12 @@ def test_a_region_of_change_has_no_crumbs():
     assert whole[12:18, 12:18].all()
 
 
-def test_a_bundle_explains_in_a_region(shipped, x, soft):
+def test_a_bundle_explains_in_a_mask(shipped, x, soft):
     found = shipped.bundle.explainer(shipped.classifier, mask=soft).explain(x[:4], 3)
     assert torch.equal(found.counterfactual[:, soft == 0], x[:4][:, soft == 0])
 
 
-def test_a_job_in_a_region_is_a_job_of_its_own(shipped, soft, tmp_path):
+def test_a_job_in_a_mask_is_a_job_of_its_own(shipped, soft, tmp_path):
     for n in range(5):
         pixels = (shipped.digits.images[n, 0] * 255).round().byte().numpy()
         Image.fromarray(pixels).save(tmp_path / f"{n}.png")
@@ -337,7 +338,7 @@ def test_a_soft_edge_rises_in_equal_steps_and_the_pictures_border_is_none():
     assert torch.equal(masks.soften(mask, 0)[0], mask)
 
 
-def test_the_region_of_change_holds_most_of_the_change(shipped, x):
+def test_the_mask_of_change_holds_most_of_the_change(shipped, x):
     found = explainer(shipped).explain(x, TARGET)
     came = found.valid & (found.source != found.target)
     change = (found.counterfactual - found.reconstruction)[came].abs().mean((0, 1))
@@ -384,7 +385,7 @@ def test_the_share_inside_is_a_metric(shipped, x, soft):
     torch.testing.assert_close(total[~total.isnan()], torch.ones_like(total[~total.isnan()]))
 
 
-def test_a_region_is_read_from_a_grey_picture(tmp_path):
+def test_a_mask_is_read_from_a_grey_picture(tmp_path):
     pixels = torch.arange(12, dtype=torch.uint8).reshape(3, 4) * 20
     grey = Image.fromarray(pixels.numpy())
     for name, picture in (("a.png", grey), ("b.png", grey.convert("RGB"))):
@@ -437,7 +438,7 @@ def of_pictures(mask, generator=None):
         (lambda: of_pictures(torch.ones(3, 8, 8)), r"got \(3, 8, 8\)"),
         (
             lambda: of_pictures(torch.ones(8, 8), Small()),
-            r"makes images of shape \(1, 4, 4\), which cannot be pasted into a mask of \(1, 8",
+            r"makes images of shape \(1, 4, 4\), which cannot be pasted into images of \(1, 8",
         ),
         (lambda: masks.soften(torch.ones(8, 8), -1), "`radius` must be .* got -1"),
         (lambda: masks.grow(torch.ones(8, 8), 1.5), "`radius` must be a whole number, got 1.5"),

@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.suite.clock import seconds
 from benchmarks.suite.published import Work
-from leapfactual._engine.copies import Pair, Quick
-from leapfactual._engine.replay import halved
+from leapfactual._engine.copies import Copies, Networks
+from leapfactual._engine.replay import half_precision
 from leapfactual.classifiers import Network
 from leapfactual.fields import MLPField, expand_time
 from leapfactual.report.tables import Row, row
@@ -85,19 +85,19 @@ def ceilings(device: str) -> dict[str, float]:
 
 @torch.no_grad()
 def profile(work: Work, setting: str) -> list[Row]:
-    """Returns what one image costs in each part, for networks as they are and for quick ones."""
-    quick = _quick(work)
+    """Returns what one image costs in each part, for networks as they are and for fused copies."""
+    copies = _copies(work)
     x, n = work.x[:10_000], min(len(work.x), 10_000)
     n = min(n, 256) if work.device == "cpu" else n
     x = x[:n]
     flow = work.bundle.flow
     t, c = torch.tensor(0.5, device=x.device), flow.one_hot(work.target[:n])
-    pairs = {"networks as they are": quick.plain, "quick copies": quick.pair}
+    pairs = {"networks as they are": copies.originals, "fused copies": copies.networks}
     if work.device != "cpu":
-        pairs["quick copies, half precision"] = quick.pair.copied(torch.float16)
+        pairs["fused copies, half precision"] = copies.networks.fuse(torch.float16)
     rows = []
     for method, pair in pairs.items():
-        field = halved(flow).field if "half" in method else flow.field
+        field = half_precision(flow).field if "half" in method else flow.field
         z = pair.generator.encode(x)
         image = pair.generator.decode(z)
         parts: dict[str, Callable[[], object]] = {
@@ -144,17 +144,17 @@ def measure(work: Work, setting: str) -> list[Row]:
     return [row(setting, "fast plan", metric, [value]) for metric, value in values.items()]
 
 
-def _quick(work: Work) -> Quick:
-    quick = Quick(Pair(work.bundle.generator, work.shipped.classifier))
+def _copies(work: Work) -> Copies:
+    copies = Copies(Networks(work.bundle.generator, work.shipped.classifier))
     with torch.no_grad():
-        quick.renew(work.bundle.generator.encode(work.x[:SAMPLE]))
-    return quick
+        copies.refresh(work.bundle.generator.encode(work.x[:SAMPLE]))
+    return copies
 
 
 @torch.no_grad()
 def _costs(work: Work) -> tuple[Cost, Cost, Cost, Cost]:
     """Returns what encoding, decoding, classifying and one velocity cost, per image."""
-    pair, flow = _quick(work).plain, work.bundle.flow
+    pair, flow = _copies(work).originals, work.bundle.flow
     vae, network = pair.generator, pair.classifier
     assert isinstance(vae, nn.Module)
     assert isinstance(network, Network)

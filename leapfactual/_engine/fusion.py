@@ -1,11 +1,11 @@
-r"""Folded networks: the same function in fewer and better-shaped steps.
+r"""Fusion: networks rewritten to the same function in fewer and better-shaped steps.
 
 The time of a counterfactual goes into decoding, and small decoders are slow for their size: a
 convolution with eight channels leaves most of a processor idle, and every batch norm and every
 activation is another trip through memory. What stands in an ``nn.Sequential`` is therefore
 rewritten, by rules that keep its function:
 
-- A batch norm is folded into the layer before it.
+- A batch norm is fused into the layer before it.
 - A transposed convolution with stride :math:`s` computes :math:`s^2` interleaved pictures, its
   *phases*. Where it has few channels it becomes an ordinary convolution on the coarse grid with
   :math:`s^2` times as many, and a pixel shuffle that interleaves them.
@@ -13,7 +13,7 @@ rewritten, by rules that keep its function:
 - A large convolution with few outputs, such as a decoder's last one, is done on the coarse grid,
   too, and the shuffle moves behind it.
 
-Results differ by rounding. Weights are copied: fold again when they change.
+Results differ by rounding. Weights are copied: fuse again when they change.
 """
 
 import copy
@@ -24,9 +24,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-FEW = 512
-PICTURE = 4
-LARGE = 5
+# Rewriting a transposed convolution multiplies its channels by the square of its stride. Beyond
+# this many, convolutions are no longer short of channels, and it would only cost memory.
+MAX_PHASE_CHANNELS = 512
+# A decoder's last convolution gives the colours of a picture, with alpha at most four channels.
+MAX_PICTURE_CHANNELS = 4
+# On the coarse grid a kernel of size k costs as one of (k + s - 2) / s + 1; below five, nothing is
+# won.
+MIN_COARSE_KERNEL = 5
 POINTWISE = (
     nn.ReLU,
     nn.LeakyReLU,
@@ -44,14 +49,14 @@ Layers = Sequence[nn.Module]
 Rule = Callable[[nn.Module, nn.Module], Layers | None]
 
 
-def folded(module: nn.Module) -> nn.Module:
+def fuse(module: nn.Module) -> nn.Module:
     """Returns a network of the same function that runs faster, or the module itself.
 
-    Only modules in evaluation mode are folded.
+    Only modules in evaluation mode are fused.
 
     Example:
         >>> slow = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
-        >>> folded(slow)
+        >>> fuse(slow)
         Sequential(
           (0): Conv2d(1, 8, kernel_size=(3, 3), stride=(1, 1))
           (1): ReLU()
@@ -67,7 +72,7 @@ def folded(module: nn.Module) -> nn.Module:
             setattr(part, name, visit(child))
         if type(part) is not nn.Sequential:
             return part
-        layers = _rewritten(list(part))
+        layers = _rewrite(list(part))
         if layers == list(part):
             return part
         changed = True
@@ -78,7 +83,7 @@ def folded(module: nn.Module) -> nn.Module:
     return twin if changed else module
 
 
-def _rewritten(layers: list[nn.Module]) -> list[nn.Module]:
+def _rewrite(layers: list[nn.Module]) -> list[nn.Module]:
     layers = _pairwise(layers, _norm)
     layers = [new for layer in layers for new in _phases(layer) or [layer]]
     return _pairwise(layers, _behind)
@@ -94,7 +99,7 @@ def _pairwise(layers: list[nn.Module], rule: Rule) -> list[nn.Module]:
 
 
 def _norm(layer: nn.Module, norm: nn.Module) -> Layers | None:
-    """Folds a batch norm into the layer before it."""
+    """Fuses a batch norm into the layer before it."""
     if not isinstance(norm, NORMS) or type(norm) not in NORMS:
         return None
     if norm.running_mean is None or norm.weight is None:
@@ -118,7 +123,7 @@ def _phases(layer: nn.Module) -> Layers | None:
         return None
     (s, _), (k, _), (p, _) = layer.stride, layer.kernel_size, _pair(layer.padding)
     whole = k - 2 * p + layer.output_padding[0] == s
-    if s == 1 or not whole or layer.in_channels * layer.out_channels > FEW:
+    if s == 1 or not whole or layer.in_channels * layer.out_channels > MAX_PHASE_CHANNELS:
         return None
     taps = [
         (a, d, a + p - s * d) for a in range(s) for d in range(-k, k + 1) if 0 <= a + p - s * d < k
@@ -154,9 +159,9 @@ def _coarse(layer: nn.Module, s: int) -> nn.Conv2d | None:
     if type(layer) is not nn.Conv2d or not _square(layer):
         return None
     (k, _), padded = layer.kernel_size, _pair(layer.padding) != (0, 0)
-    if padded or layer.stride != (1, 1) or layer.out_channels > PICTURE:
+    if padded or layer.stride != (1, 1) or layer.out_channels > MAX_PICTURE_CHANNELS:
         return None
-    if k < LARGE or (k - 1) % s:
+    if k < MIN_COARSE_KERNEL or (k - 1) % s:
         return None
     inputs, outputs, size = layer.in_channels, layer.out_channels, (k + s - 2) // s + 1
     weight = layer.weight.new_zeros(outputs, s, s, inputs, s, s, size, size)

@@ -258,7 +258,9 @@ def _piece(
     if x.ndim == 4:
         for n in shown:
             walked = found if reliable is None else reliable
-            animation(walked, out / "animations" / f"{rows[n]['file']}.webp", n)
+            animation(
+                walked, out / "animations" / f"{rows[n]['file']}.webp", n, job.bundle.generator
+            )
     with atomic(_record(out, start)) as temporary:
         temporary.write_text(json.dumps({"rows": rows, "cards": made}))
 

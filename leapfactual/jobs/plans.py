@@ -203,8 +203,8 @@ def search_fast_plan(
 def _cost(plan: Plan, solver: FixedStep) -> float:
     """Returns about what a plan costs, in evaluations of the field."""
     leaps = [stage for stage in plan if isinstance(stage, Leaps)]
-    transports = sum(stage.n * (2 - stage.blind) for stage in leaps)
-    queries = sum(1 if stage.blind else stage.n for stage in leaps)
+    transports = sum(stage.n * (2 - stage.open_loop) for stage in leaps)
+    queries = sum(1 if stage.open_loop else stage.n for stage in leaps)
     return A_QUESTION * queries + solver.nfe * transports
 
 

@@ -15,6 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..types import Generator
+
 if TYPE_CHECKING:
     from ..explanation import Explanation
 
@@ -33,6 +35,7 @@ def cards(
     typicality: Tensor | None = None,
     reliable: "Explanation | None" = None,
     reliable_typicality: Tensor | None = None,
+    generator: Generator | None = None,
 ) -> list[dict[str, Any]]:
     """Returns what the page shows of each image.
 
@@ -43,6 +46,7 @@ def cards(
         typicality: Percentiles ``(B,)`` of the counterfactuals.
         reliable: The reliable counterfactuals of the same images, whose path is shown then.
         reliable_typicality: Their percentiles.
+        generator: Decodes the iterates of a path that was kept.
     """
     status, reason = e.status, e.reason if classes is None else e.reasons(classes)
     numbers = _numbers(e, typicality)
@@ -51,7 +55,7 @@ def cards(
     said = walked.reason if classes is None else walked.reasons(classes)
     found = []
     for row in range(len(e)):
-        x, leaps, p = frames(walked, row)
+        x, leaps, p = frames(walked, row, generator)
         card: dict[str, Any] = {
             "name": names[row],
             "source": int(e.source[row]),
@@ -81,12 +85,14 @@ def cards(
     return found
 
 
-def frames(e: "Explanation", row: int) -> tuple[Tensor, list[int], Tensor]:
+def frames(
+    e: "Explanation", row: int, generator: Generator | None = None
+) -> tuple[Tensor, list[int], Tensor]:
     """Returns the images along the path of one image, the leaps they stand after, the answers.
 
-    Without a path there are two frames, the reconstruction and the counterfactual.
+    Without a path or a generator there are two frames, the reconstruction and the counterfactual.
     """
-    if e.path is None or e.path.decode is None:
+    if e.path is None or generator is None:
         x = torch.stack([e.reconstruction[row], e.counterfactual[row]])
         p = torch.stack([torch.full_like(e.probabilities[row], math.nan), e.probabilities[row]])
         return x.cpu(), [0, int(e.leaps[row])], p.cpu()
@@ -98,7 +104,11 @@ def frames(e: "Explanation", row: int) -> tuple[Tensor, list[int], Tensor]:
         leaps.discard(min(leaps - {0, end}, key=lambda leap: abs(leap - first), default=-1))
         leaps.add(first)
     chosen = sorted(leaps)
-    return e.iterates(row, chosen).cpu(), chosen, e.path.probabilities[row, chosen].cpu()
+    return (
+        e.iterates(row, chosen, generator).cpu(),
+        chosen,
+        e.path.probabilities[row, chosen].cpu(),
+    )
 
 
 def uri(image: Image.Image, lossless: bool = True) -> str:

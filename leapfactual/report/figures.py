@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import InputError, MissingExtra
 from ..files import atomic
+from ..types import Generator
 from .cards import frames, picture, uri
 
 if TYPE_CHECKING:
@@ -34,13 +35,16 @@ def change(before: Tensor, after: Tensor) -> Image.Image:
     return Image.fromarray((pixels * 255).round().byte().numpy())
 
 
-def animation(e: "Explanation", path: str | Path, row: int = 0) -> None:
+def animation(
+    e: "Explanation", path: str | Path, row: int = 0, generator: Generator | None = None
+) -> None:
     """Writes the path of one image as an animated GIF, WEBP or PNG.
 
     Arguments:
         e: The explanation, made with ``keep_path=True`` to show the way.
         path: The file.
         row: Which image.
+        generator: Decodes the iterates.
     """
     _images_only(e)
     kind = ANIMATIONS.get(Path(path).suffix.lower())
@@ -48,7 +52,7 @@ def animation(e: "Explanation", path: str | Path, row: int = 0) -> None:
         raise InputError(
             f"an animation is written as {', '.join(ANIMATIONS)}, got `{Path(path).name}`."
         )
-    x, _, _ = frames(e, row)
+    x, _, _ = frames(e, row, generator)
     shown = [_enlarged(picture(frame)) for frame in x]
     times = [PAUSE_MS, *[FRAME_MS] * (len(shown) - 2), PAUSE_MS]
     with atomic(path) as temporary:

@@ -18,7 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
-from .._engine.cuda_graphs import Captured, lay_out, optimizer, set_rate, waits
+from .._engine.cuda_graphs import (
+    CapturedStep,
+    make_adam,
+    set_learning_rate,
+    synchronizes,
+    to_memory_format,
+)
 from ..errors import InputError
 from ..generators.vae import VAE, ConditionalVAE
 from ..generators.wae import WAE
@@ -139,7 +145,7 @@ def fit(
     _check(images, epochs, batch_size, learning_rate, schedule, precision)
     device, mixed = next(module.parameters()).device, precision == "bfloat16"
     layout = torch.channels_last if mixed else torch.contiguous_format
-    lay_out(module, layout)
+    to_memory_format(module, layout)
     modules: dict[str, nn.Module] = {"model": module}
     sample = images[torch.arange(min(8, len(images)))]
     checks.images(images if isinstance(images, Tensor) else sample, "images")
@@ -151,7 +157,7 @@ def fit(
             modules["critic"] = Critic(sample.shape[1]).to(device)
     kind = torch.optim.AdamW if weight_decay else torch.optim.Adam
     optimizers: dict[str, torch.optim.Optimizer] = {
-        name: optimizer(kind, list(part.parameters()), learning_rate, weight_decay)
+        name: make_adam(kind, list(part.parameters()), learning_rate, weight_decay)
         for name, part in modules.items()
     }
     settings = {
@@ -197,8 +203,8 @@ def fit(
     known = type(model) in (VAE, ConditionalVAE, WAE)
     if perceptual is not None:
         pair = [sample.to(device)] * 2
-        known = known and isinstance(perceptual, nn.Module) and not waits(perceptual, pair)
-    take = Captured(step, rng, known)
+        known = known and isinstance(perceptual, nn.Module) and not synchronizes(perceptual, pair)
+    take = CapturedStep(step, rng, known)
     started = time.perf_counter()
     for part in modules.values():
         part.train()
@@ -210,7 +216,7 @@ def fit(
             total = torch.zeros((), device=device)
             for n, rows in enumerate(_batches(order, batch_size), epoch * steps):
                 for adam in optimizers.values():
-                    set_rate(adam, rate(schedule, learning_rate, n, steps * epochs))
+                    set_learning_rate(adam, rate(schedule, learning_rate, n, steps * epochs))
                 x = images[rows].to(device, memory_format=layout)
                 if not isinstance(images, Tensor):
                     checks.images(x, "images")
@@ -232,7 +238,7 @@ def fit(
                 on_epoch(Epoch(epoch + 1, epochs, training.losses[-1], seconds))
     finally:
         module.eval()
-        lay_out(module, torch.contiguous_format)
+        to_memory_format(module, torch.contiguous_format)
     training.finish()
     return list(training.losses)
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from .._engine.cuda_graphs import Captured, set_rate
-from .._engine.cuda_graphs import optimizer as make_optimizer
+from .._engine.cuda_graphs import CapturedStep, make_adam, set_learning_rate
 from ..couplings import COUPLINGS
 from ..errors import InputError
 from ..fields import FIELDS
@@ -243,7 +242,7 @@ def fit(
             f"there is nothing to train: {type(flow.field).__name__} has no parameters. Build the "
             "flow with a field such as MLPField."
         )
-    adam = make_optimizer(OPTIMISERS[optimizer], parameters, learning_rate, weight_decay)
+    adam = make_adam(OPTIMISERS[optimizer], parameters, learning_rate, weight_decay)
     training = Training(
         settings={**asdict(settings), "flow": flow.config()},
         data="" if checkpoint is None else _fingerprint(z, p),
@@ -264,7 +263,7 @@ def fit(
         return loss.detach()
 
     ours = type(flow.field) in FIELDS.values() and coupling == "independent"
-    take = Captured(step, rng, enabled=ours)
+    take = CapturedStep(step, rng, enabled=ours)
     started = time.perf_counter()
     flow.train()
     try:
@@ -274,7 +273,7 @@ def fit(
             batches = torch.split(order, batch_size)
             total = torch.zeros((), device=z.device)
             for n, rows in enumerate(batches, epoch * len(batches)):
-                set_rate(adam, rate(schedule, learning_rate, n, epochs * len(batches)))
+                set_learning_rate(adam, rate(schedule, learning_rate, n, epochs * len(batches)))
                 total += take(z[rows], c[rows]) * len(rows)
             advice = ", or pass standardize=True if the latents are large"
             training.losses.append(finite(total.item() / len(z), epoch, learning_rate, advice))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from leapfactual.explainer import suitable
+from leapfactual.explainer import default_batch_size
 from leapfactual.explanation import Explanation
 from leapfactual.jobs.augment import chosen_pairs
 from leapfactual.metrics.standard import auroc
@@ -56,7 +56,7 @@ def make(parts: Parts, train_set: Galaxies, settings: Settings) -> dict[str, Mad
     pairs = torch.tensor(chosen_pairs(sources, range(len(train_set.classes))))
     rows, target = pairs.to(parts.few.device).T
     pieces: dict[str, list[Made]] = {}
-    size = suitable(train_set.x)
+    size = default_batch_size(train_set.x)
     for r, t in zip(torch.split(rows, size), torch.split(target, size), strict=True):
         for name, e in three_ways(parts, train_set.x[parts.few[r]], t, settings).items():
             pieces.setdefault(name, []).append(_filtered(parts, e))

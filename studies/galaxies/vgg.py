@@ -7,7 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leapfactual._engine.cuda_graphs import Captured, lay_out, optimizer, set_rate
+from leapfactual._engine.cuda_graphs import (
+    CapturedStep,
+    make_adam,
+    set_learning_rate,
+    to_memory_format,
+)
 from leapfactual.errors import MissingData, MissingExtra
 from leapfactual.training.augmentation import random_rotation
 
@@ -102,8 +107,8 @@ def train_classifier(
     """
     mixed = x.device.type == "cuda"
     layout = torch.channels_last if mixed else torch.contiguous_format
-    lay_out(network, layout)
-    adam = optimizer(torch.optim.AdamW, list(network.parameters()), learning_rate, weight_decay)
+    to_memory_format(network, layout)
+    adam = make_adam(torch.optim.AdamW, list(network.parameters()), learning_rate, weight_decay)
     rng = torch.Generator(x.device).manual_seed(seed)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -115,7 +120,7 @@ def train_classifier(
         adam.step()
         return loss.detach()
 
-    take = Captured(step, rng)
+    take = CapturedStep(step, rng)
     network.train()
     order = torch.empty(0, dtype=torch.long, device=x.device)
     for n in range(steps):
@@ -123,7 +128,7 @@ def train_classifier(
             more = torch.randperm(len(x), generator=rng, device=x.device)
             order = torch.cat([order, more])
         rows, order = order[:batch_size], order[batch_size:]
-        set_rate(adam, _one_cycle(learning_rate, n / steps))
+        set_learning_rate(adam, _one_cycle(learning_rate, n / steps))
         take(x[rows], y[rows])
     network.eval().requires_grad_(False)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leapfactual._engine.cuda_graphs import Captured, optimizer, set_rate
+from leapfactual._engine.cuda_graphs import CapturedStep, make_adam, set_learning_rate
 from leapfactual.classifiers import from_logits
 from leapfactual.fields import MLPField
 from leapfactual.files import read_modules, write_modules
@@ -80,7 +80,7 @@ def train_classifier(
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
 ) -> None:
     """Trains a network on labelled images, in place."""
-    adam = optimizer(torch.optim.Adam, list(network.parameters()), learning_rate)
+    adam = make_adam(torch.optim.Adam, list(network.parameters()), learning_rate)
     rng = torch.Generator(x.device).manual_seed(seed)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -90,12 +90,12 @@ def train_classifier(
         adam.step()
         return loss.detach()
 
-    take, steps = Captured(step, rng), -(-len(x) // 256)
+    take, steps = CapturedStep(step, rng), -(-len(x) // 256)
     network.train()
     for epoch in range(epochs):
         order = torch.randperm(len(x), generator=rng, device=x.device)
         for n, rows in enumerate(torch.split(order, 256), epoch * steps):
-            set_rate(adam, rate(schedule, learning_rate, n, epochs * steps))
+            set_learning_rate(adam, rate(schedule, learning_rate, n, epochs * steps))
             take(x[rows], y[rows])
     network.eval().requires_grad_(False)
 

@@ -1,4 +1,4 @@
-"""Quick copies and straight walks come to the same as the plain way."""
+"""Fused copies and masked walks come to the same as the networks step by step."""
 
 import random
 import time
@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 import leapfactual as lf
-from leapfactual._engine.copies import Pair, Quick
-from leapfactual._engine.replay import NAMES, Recorder, bucket, signature
+from leapfactual._engine.copies import Copies, Networks
+from leapfactual._engine.replay import NAMES, WalkGraphs, bucket
 from leapfactual.classifiers import Counted, Network, from_logits
 from leapfactual.errors import InputError
-from leapfactual.explainer import suitable
+from leapfactual.explainer import default_batch_size
 from leapfactual.pretrained import load
 from leapfactual.testing import GaussianOracle
-from leapfactual.walk import Route, converse
+from leapfactual.walk import Walker, drive
 
 TARGET = torch.arange(40) % 10
 PLANS = {
@@ -39,11 +39,11 @@ def x(shipped):
 
 
 def renewed(shipped, x):
-    quick = Quick(Pair(shipped.bundle.generator, shipped.classifier))
+    copies = Copies(Networks(shipped.bundle.generator, shipped.classifier))
     with torch.no_grad():
         z = shipped.bundle.generator.encode(x)
-    quick.renew(z)
-    return quick, z
+    copies.refresh(z)
+    return copies, z
 
 
 def explained(shipped, x, plan, *, target=TARGET, **options):
@@ -54,10 +54,10 @@ def explained(shipped, x, plan, *, target=TARGET, **options):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_quick_copies_change_nothing_but_rounding(shipped, x, name):
-    quick, found = explained(shipped, x, PLANS[name])
+def test_fused_copies_change_nothing_but_rounding(shipped, x, name):
+    explainer, found = explained(shipped, x, PLANS[name])
     _, wanted = explained(shipped, x, PLANS[name], accelerate=False)
-    assert quick.quick.pair is not quick.quick.plain
+    assert explainer.engine.copies.networks is not explainer.engine.copies.originals
     for key in ("label", "leaps", "first", "queries", "nfe", "source"):
         assert torch.equal(getattr(found, key), getattr(wanted, key)), key
     torch.testing.assert_close(found.counterfactual, wanted.counterfactual, rtol=0, atol=1e-3)
@@ -65,32 +65,32 @@ def test_quick_copies_change_nothing_but_rounding(shipped, x, name):
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_straight_walk_goes_the_same_way(shipped, x, name):
+def test_a_masked_walk_goes_the_same_way(shipped, x, name):
     """What a GPU records, run as it is: masks instead of rows."""
     parts = shipped.bundle.generator, shipped.bundle.flow, PLANS[name]
 
     def walked(**options):
-        route = Route(*parts, **options)
-        walk = converse(route.go(route.encode(x), TARGET), shipped.classifier)
-        converse(route.catch_up(walk), shipped.classifier)
-        return walk
+        walker = Walker(*parts, **options)
+        state = drive(walker.run(walker.encode(x), TARGET), shipped.classifier)
+        drive(walker.resolve_deferred(state), shipped.classifier)
+        return state
 
-    straight, usual = walked(straight=True), walked()
+    masked, usual = walked(masked=True), walked()
     for key in ("reached", "leaps", "taken", "first", "queries", "nfe"):
-        assert torch.equal(getattr(straight, key), getattr(usual, key)), key
-    torch.testing.assert_close(straight.z, usual.z, rtol=0, atol=1e-4)
-    torch.testing.assert_close(straight.p, usual.p, rtol=0, atol=1e-4)
-    assert straight.image is None
+        assert torch.equal(getattr(masked, key), getattr(usual, key)), key
+    torch.testing.assert_close(masked.z, usual.z, rtol=0, atol=1e-4)
+    torch.testing.assert_close(masked.p, usual.p, rtol=0, atol=1e-4)
+    assert masked.image is None
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_what_is_recorded_says_who_is_in_doubt(shipped, x, name):
-    quick, z = renewed(shipped, x)
-    recorder = Recorder(quick, shipped.bundle.flow, PLANS[name])
+    copies, z = renewed(shipped, x)
+    graphs = WalkGraphs(copies, shipped.bundle.flow, PLANS[name])
     wanted = explained(shipped, x, PLANS[name])[1]
     with torch.no_grad():
-        *found, doubt = recorder._walk(quick.pair, shipped.bundle.flow, False, z, TARGET)
-        *careful, none = recorder._walk(quick.pair, shipped.bundle.flow, True, z, TARGET)
+        *found, doubt = graphs.masked_walk(copies.networks, shipped.bundle.flow, False, z, TARGET)
+        *careful, none = graphs.masked_walk(copies.networks, shipped.bundle.flow, True, z, TARGET)
     for key, tensor, confidence in zip(NAMES, found, careful, strict=True):
         expected = getattr(wanted, key)
         torch.testing.assert_close(tensor[~doubt], expected[~doubt], rtol=0, atol=1e-3)
@@ -100,13 +100,13 @@ def test_what_is_recorded_says_who_is_in_doubt(shipped, x, name):
 
 
 def test_half_precision_is_close(shipped, x):
-    quick, z = renewed(shipped, x)
-    half = quick.pair.copied(torch.float16)
+    copies, z = renewed(shipped, x)
+    half = copies.networks.fuse(torch.float16)
     with torch.no_grad():
         image = half.generator.decode(z)
         assert image.dtype == torch.half
         torch.testing.assert_close(
-            image.float(), quick.plain.generator.decode(z), rtol=0, atol=2e-2
+            image.float(), copies.originals.generator.decode(z), rtol=0, atol=2e-2
         )
         assert torch.equal(
             half.classifier(image).argmax(1), shipped.classifier(image.float()).argmax(1)
@@ -143,7 +143,7 @@ def test_a_copy_that_says_something_else_is_not_used(shipped, x):
         shipped.bundle.generator, fickle, shipped.bundle.flow, PLANS["blended"]
     )
     found = explainer.explain(x, TARGET)
-    assert explainer.quick.pair is explainer.quick.plain
+    assert explainer.engine.copies.networks is explainer.engine.copies.originals
     assert torch.equal(
         found.label, explained(shipped, x, PLANS["blended"], accelerate=False)[1].label
     )
@@ -166,8 +166,8 @@ def test_a_network_that_cannot_be_copied_is_asked_as_it_is(shipped, x):
         shipped.bundle.generator, lonely, shipped.bundle.flow, PLANS["blended"]
     )
     explainer.explain(x, TARGET)
-    assert explainer.quick.pair.classifier is lonely
-    assert "only one of me" in str(explainer.quick.refused)
+    assert explainer.engine.copies.networks.classifier is lonely
+    assert "only one of me" in str(explainer.engine.copies.error)
 
 
 def test_a_black_box_is_asked_no_more_than_before(shipped, x):
@@ -186,9 +186,9 @@ def test_buckets_are_few_and_not_much_larger():
 
 
 def test_batches_suit_the_images():
-    assert suitable(torch.zeros(1, 3, 1024, 1024)) == 1
-    assert suitable(torch.zeros(1, 12)) == 4096
-    assert suitable(torch.zeros(1, 1, 28, 28)) < 1000
+    assert default_batch_size(torch.zeros(1, 3, 1024, 1024)) == 1
+    assert default_batch_size(torch.zeros(1, 12)) == 4096
+    assert default_batch_size(torch.zeros(1, 1, 28, 28)) < 1000
 
 
 def test_images_are_encoded_once(shipped, x):
@@ -215,7 +215,7 @@ def test_images_are_encoded_once(shipped, x):
 def test_latents_that_are_known_give_the_same(shipped, x):
     explainer, wanted = explained(shipped, x, PLANS["confidence"])
     found = explainer.explain(x, TARGET, z=wanted.z)
-    assert explainer.quick.pair is not explainer.quick.plain
+    assert explainer.engine.copies.networks is not explainer.engine.copies.originals
     for key in set(NAMES):
         assert torch.equal(getattr(found, key), getattr(wanted, key)), key
 
@@ -260,11 +260,11 @@ def test_an_image_walks_alone_as_in_company(seed):
         torch.testing.assert_close(getattr(together, key), getattr(alone, key), msg=key)
     rows = torch.arange(len(z))
     torch.testing.assert_close(together.path.z[rows, together.leaps], together.z_counterfactual)
-    route = Route(lf.generators.Identity(), flow, plan, straight=True)
-    walk = converse(route.go(z, target), oracle.classifier)
-    converse(route.catch_up(walk), oracle.classifier)
-    torch.testing.assert_close(walk.queries, together.queries)
-    torch.testing.assert_close(walk.z, together.z_counterfactual)
+    walker = Walker(lf.generators.Identity(), flow, plan, masked=True)
+    state = drive(walker.run(z, target), oracle.classifier)
+    drive(walker.resolve_deferred(state), oracle.classifier)
+    torch.testing.assert_close(state.queries, together.queries)
+    torch.testing.assert_close(state.z, together.z_counterfactual)
 
 
 def test_sure_is_looked_at_after_every_leap():
@@ -292,11 +292,11 @@ class Thrice(lf.MLPField):
 def test_a_field_made_of_ours_has_its_own_velocity():
     field = Thrice(2, 2)
     t, z, c = torch.tensor(0.5), torch.randn(4, 2), torch.eye(2)[[0, 1, 0, 1]]
-    torch.testing.assert_close(field.under(c)(t, z), field(t, z, c))
+    torch.testing.assert_close(field.bind(c)(t, z), field(t, z, c))
     torch.testing.assert_close(field(t, z, c), 3 * lf.MLPField.forward(field, t, z, c))
     plain = lf.MLPField(2, 2)
     for times in (t, torch.rand(4)):
-        torch.testing.assert_close(plain.under(c)(times, z), plain(times, z, c))
+        torch.testing.assert_close(plain.bind(c)(times, z), plain(times, z, c))
 
 
 def changed(shipped, how):
@@ -344,11 +344,13 @@ def test_what_has_changed_is_seen(how):
     assert torch.equal(found.leaps, wanted.leaps)
 
 
-def test_a_recording_is_for_one_flow_and_plan(shipped):
-    before = signature(shipped.bundle.flow, PLANS["blended"])
-    assert signature(shipped.bundle.flow, PLANS["blended"]) == before
-    assert signature(shipped.bundle.flow, PLANS["confidence"]) != before
-    assert signature(shipped.bundle.flow.with_solver(lf.Midpoint(7)), PLANS["blended"]) != before
+def test_graphs_are_of_one_flow_and_plan(shipped):
+    flow, plan = shipped.bundle.flow, PLANS["blended"]
+    copies = Copies(Networks(shipped.bundle.generator, shipped.classifier))
+    graphs = WalkGraphs(copies, flow, plan)
+    assert graphs.serves(flow, plan, None)
+    assert not graphs.serves(flow, PLANS["confidence"], None)
+    assert not graphs.serves(flow.with_solver(lf.Midpoint(7)), plan, None)
 
 
 def test_networks_that_are_watched_or_special_are_asked_themselves(x):
@@ -370,7 +372,7 @@ def test_networks_that_are_watched_or_special_are_asked_themselves(x):
     before = len(calls)
     explainer.explain(x, TARGET)
     assert len(calls) > before
-    assert not explainer.recorder.usable
+    assert not explainer.engine.graphs.usable
 
 
 def test_black_boxes_get_images_as_they_expect_them():
@@ -384,7 +386,7 @@ def test_black_boxes_get_images_as_they_expect_them():
     flow = lf.Flow(lf.MLPField(4, 2), lf.Midpoint(1))
     explainer = lf.LeapFactual(vae, black_box, flow, [lf.blend(2, 0.5)])
     found = explainer.explain(x, 1)
-    assert explainer.quick.pair is not explainer.quick.plain
+    assert explainer.engine.copies.networks is not explainer.engine.copies.originals
     assert found.counterfactual.view(5, -1).shape == (5, 768)
 
 

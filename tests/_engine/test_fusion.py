@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from leapfactual._engine.fusion import folded
+from leapfactual._engine.fusion import fuse
 from leapfactual.generators import VAE, WAE
 
 
@@ -24,7 +24,7 @@ def stirred(module):
 
 
 def agree(module, x):
-    twin = folded(module)
+    twin = fuse(module)
     with torch.no_grad():
         torch.testing.assert_close(twin(x), module(x), rtol=1e-10, atol=1e-10)
     return twin
@@ -88,7 +88,7 @@ def test_linear_layers_take_their_norm_in():
 def test_generators_are_the_same(made):
     generator = stirred(made)
     before = copy.deepcopy(generator.state_dict())
-    twin = folded(generator)
+    twin = fuse(generator)
     x = torch.rand(3, *generator.shape).double()
     with torch.no_grad():
         z = generator.encode(x)
@@ -100,14 +100,14 @@ def test_generators_are_the_same(made):
 
 def test_a_network_in_training_is_left_alone():
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-    assert folded(module) is module
+    assert fuse(module) is module
 
 
 def test_what_is_given_is_not_written_to():
     module = nn.Sequential(nn.PixelShuffle(2), nn.ReLU(inplace=True), nn.Hardtanh(0, 1)).eval()
     x = torch.randn(2, 4, 3, 3)
     before = x.clone()
-    folded(module)(x)
+    fuse(module)(x)
     assert torch.equal(x, before)
 
 
@@ -117,4 +117,4 @@ def test_layers_with_a_forward_of_their_own_stay():
             return -super().forward(x)
 
     module = nn.Sequential(Odd(2, 2, 3, 2, 1, 1), nn.BatchNorm2d(2)).eval()
-    assert folded(module) is module
+    assert fuse(module) is module
