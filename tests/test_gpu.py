@@ -5,7 +5,7 @@ import torch
 
 import leapfactual as lf
 from leapfactual import masks
-from leapfactual._engine.cuda_graphs import Captured
+from leapfactual._engine.cuda_graphs import CapturedStep
 from leapfactual.generators import VAE, WAE, ConditionalVAE, Identity
 from leapfactual.metrics import LPIPS, morphometrics
 from leapfactual.pretrained import load
@@ -69,19 +69,19 @@ def test_captured_steps_train_as_others_do(monkeypatch):
     z, y = (v.cuda() for v in GaussianOracle(MEANS, 0.7).sample(700))
 
     def train(warm_up):
-        monkeypatch.setattr("leapfactual._engine.cuda_graphs.WARM_UP", warm_up)
+        monkeypatch.setattr("leapfactual._engine.cuda_graphs.WARM_UP_STEPS", warm_up)
         torch.manual_seed(0)
         flow = lf.Flow(lf.MLPField(2, 3)).cuda()
         return lf.fit(flow, z, flow.one_hot(y), epochs=5, ema=0.9, schedule="cosine")
 
     expected = train(10**9)
-    recorded = []
-    record = Captured._record
+    captured = []
+    capture = CapturedStep._capture
     monkeypatch.setattr(
-        Captured, "_record", lambda self, tensors: recorded.append(1) or record(self, tensors)
+        CapturedStep, "_capture", lambda self, tensors: captured.append(1) or capture(self, tensors)
     )
     assert train(3) == pytest.approx(expected, rel=1e-3)
-    assert recorded == [1]
+    assert captured == [1]
 
 
 def test_captured_generators_train_as_others_do(monkeypatch):
@@ -89,7 +89,7 @@ def test_captured_generators_train_as_others_do(monkeypatch):
     c = torch.eye(3).repeat(100, 1).cuda()
 
     def train(warm_up):
-        monkeypatch.setattr("leapfactual._engine.cuda_graphs.WARM_UP", warm_up)
+        monkeypatch.setattr("leapfactual._engine.cuda_graphs.WARM_UP_STEPS", warm_up)
         torch.manual_seed(0)
         vae, cvae = VAE((1, 8, 8), 2).cuda(), ConditionalVAE((1, 8, 8), 3, 2).cuda()
         options = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3, "ema": 0.9}
@@ -102,14 +102,14 @@ def test_captured_wae_trains_as_others_do(monkeypatch):
     """With all that goes with it: a perceptual distance, a critic, mixed precision."""
     x = torch.rand(256, 3, 64, 64).cuda()
     lpips = LPIPS().cuda()
-    recorded = []
-    record = Captured._record
+    captured = []
+    capture = CapturedStep._capture
     monkeypatch.setattr(
-        Captured, "_record", lambda self, tensors: recorded.append(1) or record(self, tensors)
+        CapturedStep, "_capture", lambda self, tensors: captured.append(1) or capture(self, tensors)
     )
 
     def train(warm_up):
-        monkeypatch.setattr("leapfactual._engine.cuda_graphs.WARM_UP", warm_up)
+        monkeypatch.setattr("leapfactual._engine.cuda_graphs.WARM_UP_STEPS", warm_up)
         torch.manual_seed(0)
         wae = WAE((3, 64, 64), 8, widths=(8, 16)).cuda()
         options = {"epochs": 4, "batch_size": 64, "learning_rate": 1e-3, "ema": 0.9}
@@ -117,10 +117,10 @@ def test_captured_wae_trains_as_others_do(monkeypatch):
         return fit_generator(wae, x, **options, **terms)
 
     assert train(3) == pytest.approx(train(10**9), rel=2e-2)
-    assert recorded == [1]
+    assert captured == [1]
 
 
-def test_a_distance_that_waits_is_not_recorded():
+def test_a_distance_that_synchronizes_is_not_captured():
     x = torch.rand(128, 1, 64, 64).cuda()
 
     def waiting(a, b):
