@@ -78,7 +78,9 @@ def test_captured_steps_train_as_others_do(monkeypatch):
     captured = []
     capture = CapturedStep._capture
     monkeypatch.setattr(
-        CapturedStep, "_capture", lambda self, tensors: captured.append(1) or capture(self, tensors)
+        CapturedStep,
+        "_capture",
+        lambda self, tensors: captured.append(1) or capture(self, tensors),
     )
     assert train(3) == pytest.approx(expected, rel=1e-3)
     assert captured == [1]
@@ -105,7 +107,9 @@ def test_captured_wae_trains_as_others_do(monkeypatch):
     captured = []
     capture = CapturedStep._capture
     monkeypatch.setattr(
-        CapturedStep, "_capture", lambda self, tensors: captured.append(1) or capture(self, tensors)
+        CapturedStep,
+        "_capture",
+        lambda self, tensors: captured.append(1) or capture(self, tensors),
     )
 
     def train(warm_up):

@@ -27,7 +27,7 @@ SIZES = (1, 10, 100, 1000, 10_000)
 FRESH = """
 import time
 started = time.perf_counter()
-from leapfactual.leapfactual.pretrained import load
+from leapfactual.pretrained import load
 shipped = load()
 bundle, classifier = shipped.bundle.to("{device}"), shipped.classifier.to("{device}")
 explainer = bundle.explainer(classifier, plan=bundle.fast.plan, solver=bundle.fast.solver)
