@@ -145,7 +145,7 @@ def test_strokes_measure_as_on_the_cpu():
 
 PLANS = {
     "few large leaps": [lf.blend(5, 0.3), lf.inject(1, 0.0, 0.4, confidence=0.995)],
-    "blind leaps": [lf.blend(4, 0.2), lf.inject(3, lift=0.0, land=0.1)],
+    "open-loop leaps": [lf.blend(4, 0.2), lf.inject(3, lift=0.0, land=0.1)],
     "tightened": [lf.blend(6, 0.3), lf.tighten(6)],
     "asked in between": [lf.inject(2, 0.0, 0.1), lf.blend(4, 0.3), lf.inject(1, 0.1, 0.2)],
 }
@@ -199,7 +199,7 @@ def test_captured_walks_start_from_known_latents(shipped):
     torch.testing.assert_close(found.counterfactual, wanted.counterfactual, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["few large leaps", "blind leaps", "tightened"])
+@pytest.mark.parametrize("name", ["few large leaps", "open-loop leaps", "tightened"])
 def test_captured_walks_keep_to_their_mask(shipped, name):
     x = shipped.digits.images.cuda()
     mask = torch.zeros(28, 28)

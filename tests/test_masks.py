@@ -23,7 +23,7 @@ from leapfactual.walk import Walker, drive
 
 PLANS = {
     "blended": [lf.blend(8, 0.2)],
-    "blind": [lf.blend(4, 0.2), lf.inject(3, lift=0.0, land=0.1)],
+    "open loop": [lf.blend(4, 0.2), lf.inject(3, lift=0.0, land=0.1)],
     "confidence": [lf.blend(3, 0.3), lf.inject(1, 0.0, 0.4, 0.99)],
     "tightened": [lf.blend(6, 0.3), lf.tighten(4)],
 }
@@ -106,7 +106,7 @@ def test_the_classifier_sees_what_is_returned_and_nothing_else(shipped, x, soft)
         seen.append(image.clone())
         return shipped.classifier(image)
 
-    parts = shipped.bundle.generator, looking, shipped.bundle.flow, PLANS["blind"]
+    parts = shipped.bundle.generator, looking, shipped.bundle.flow, PLANS["open loop"]
     found = lf.LeapFactual(*parts, mask=soft).explain(x[:6], 3)
     shown = torch.cat(seen)
     inputs = x[:6][:, soft == 0]
@@ -126,9 +126,9 @@ def test_source_and_reconstruction_are_of_the_first_question(shipped, x, soft):
 
 def test_rows_stay_with_their_images(shipped, x, soft):
     order = torch.randperm(len(x))
-    one = explainer(shipped, PLANS["blind"], mask=soft)
+    one = explainer(shipped, PLANS["open loop"], mask=soft)
     found, shuffled = one.explain(x, TARGET), one.explain(x[order], TARGET[order])
-    alone = explainer(shipped, PLANS["blind"], mask=soft, batch_size=7).explain(x, TARGET)
+    alone = explainer(shipped, PLANS["open loop"], mask=soft, batch_size=7).explain(x, TARGET)
     for key in KEPT:
         wanted = getattr(found, key)
         torch.testing.assert_close(getattr(shuffled, key), wanted[order], rtol=0, atol=1e-4)
@@ -195,14 +195,14 @@ def test_a_drafted_walk_ends_in_full_precision(shipped, x, soft):
         z = shipped.bundle.generator.encode(x)
         copies.refresh(z)
         graphs, draft = WalkGraphs(copies, flow, plan, soft), copies.originals.fuse(torch.float16)
-        *found, doubt = graphs.masked_walk(draft, half_precision(flow), False, z, TARGET, x)
+        *found, ambiguous = graphs.masked_walk(draft, half_precision(flow), False, z, TARGET, x)
     made = dict(zip(NAMES, found, strict=True))
     wanted = explainer(shipped, plan, mask=soft).explain(x, TARGET)
     outside = (soft == 0).expand(x.shape)
     for key in ("reconstruction", "counterfactual"):
         assert made[key].dtype == torch.float32
         assert torch.equal(made[key][outside], x[outside])
-    same = (made["leaps"] == wanted.leaps) & ~doubt
+    same = (made["leaps"] == wanted.leaps) & ~ambiguous
     assert same.double().mean() > 0.8
     torch.testing.assert_close(
         made["counterfactual"][same], wanted.counterfactual[same], rtol=0, atol=0.05
@@ -211,7 +211,7 @@ def test_a_drafted_walk_ends_in_full_precision(shipped, x, soft):
 
 def test_drafts_are_pasted_in_their_own_precision(shipped, x, soft):
     half = Networks(shipped.bundle.generator, shipped.classifier).fuse(torch.float16).generator
-    walker = Walker(shipped.bundle.generator, shipped.bundle.flow, PLANS["blind"], mask=soft)
+    walker = Walker(shipped.bundle.generator, shipped.bundle.flow, PLANS["open loop"], mask=soft)
     with torch.no_grad():
         z = shipped.bundle.generator.encode(x)
         draft, full = (walker.render(z, g, x) for g in (half, shipped.bundle.generator))

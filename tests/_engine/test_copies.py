@@ -1,6 +1,5 @@
 """Fused copies and masked walks come to the same as the networks step by step."""
 
-import random
 import time
 
 import pytest
@@ -8,49 +7,13 @@ import torch
 from torch import nn
 
 import leapfactual as lf
-from leapfactual._engine.copies import Copies, Networks
-from leapfactual._engine.replay import NAMES, WalkGraphs, bucket
+from leapfactual._engine.replay import NAMES
 from leapfactual.classifiers import Counted, Network, from_logits
 from leapfactual.errors import InputError
 from leapfactual.explainer import default_batch_size
 from leapfactual.pretrained import load
 from leapfactual.testing import GaussianOracle
-from leapfactual.walk import Walker, drive
-
-TARGET = torch.arange(40) % 10
-PLANS = {
-    "blended": [lf.blend(6, 0.2)],
-    "injected": [lf.blend(4, 0.2), lf.inject(3, lift=0.0, land=0.1)],
-    "confidence": [lf.blend(3, 0.3), lf.inject(1, 0.0, 0.2, 0.999), lf.inject(1, 0.0, 0.4, 0.99)],
-    "tightened": [lf.blend(5, 0.3), lf.tighten(4), lf.inject(1, 0.0, 0.1)],
-    "blind first": [lf.inject(2, 0.0, 0.1), lf.blend(3, 0.3), lf.inject(1, 0.1, 0.2)],
-    "all at the end": [lf.inject(3, 0.0, 0.2), lf.tighten(3)],
-}
-
-
-@pytest.fixture(scope="module")
-def shipped():
-    return load()
-
-
-@pytest.fixture(scope="module")
-def x(shipped):
-    return shipped.digits.images[:40]
-
-
-def renewed(shipped, x):
-    copies = Copies(Networks(shipped.bundle.generator, shipped.classifier))
-    with torch.no_grad():
-        z = shipped.bundle.generator.encode(x)
-    copies.refresh(z)
-    return copies, z
-
-
-def explained(shipped, x, plan, *, target=TARGET, **options):
-    explainer = lf.LeapFactual(
-        shipped.bundle.generator, shipped.classifier, shipped.bundle.flow, plan, **options
-    )
-    return explainer, explainer.explain(x, target)
+from tests._engine.plans import PLANS, TARGET, explained
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -62,55 +25,6 @@ def test_fused_copies_change_nothing_but_rounding(shipped, x, name):
         assert torch.equal(getattr(found, key), getattr(wanted, key)), key
     torch.testing.assert_close(found.counterfactual, wanted.counterfactual, rtol=0, atol=1e-3)
     torch.testing.assert_close(found.probabilities, wanted.probabilities, rtol=0, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_a_masked_walk_goes_the_same_way(shipped, x, name):
-    """What a GPU records, run as it is: masks instead of rows."""
-    parts = shipped.bundle.generator, shipped.bundle.flow, PLANS[name]
-
-    def walked(**options):
-        walker = Walker(*parts, **options)
-        state = drive(walker.run(walker.encode(x), TARGET), shipped.classifier)
-        drive(walker.resolve_deferred(state), shipped.classifier)
-        return state
-
-    masked, usual = walked(masked=True), walked()
-    for key in ("reached", "leaps", "taken", "first", "queries", "nfe"):
-        assert torch.equal(getattr(masked, key), getattr(usual, key)), key
-    torch.testing.assert_close(masked.z, usual.z, rtol=0, atol=1e-4)
-    torch.testing.assert_close(masked.p, usual.p, rtol=0, atol=1e-4)
-    assert masked.image is None
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_what_is_recorded_says_who_is_in_doubt(shipped, x, name):
-    copies, z = renewed(shipped, x)
-    graphs = WalkGraphs(copies, shipped.bundle.flow, PLANS[name])
-    wanted = explained(shipped, x, PLANS[name])[1]
-    with torch.no_grad():
-        *found, doubt = graphs.masked_walk(copies.networks, shipped.bundle.flow, False, z, TARGET)
-        *careful, none = graphs.masked_walk(copies.networks, shipped.bundle.flow, True, z, TARGET)
-    for key, tensor, confidence in zip(NAMES, found, careful, strict=True):
-        expected = getattr(wanted, key)
-        torch.testing.assert_close(tensor[~doubt], expected[~doubt], rtol=0, atol=1e-3)
-        torch.testing.assert_close(confidence, expected, rtol=0, atol=1e-3)
-    assert not none.any()
-    assert doubt.double().mean() < 0.5
-
-
-def test_half_precision_is_close(shipped, x):
-    copies, z = renewed(shipped, x)
-    half = copies.networks.fuse(torch.float16)
-    with torch.no_grad():
-        image = half.generator.decode(z)
-        assert image.dtype == torch.half
-        torch.testing.assert_close(
-            image.float(), copies.originals.generator.decode(z), rtol=0, atol=2e-2
-        )
-        assert torch.equal(
-            half.classifier(image).argmax(1), shipped.classifier(image.float()).argmax(1)
-        )
 
 
 def test_new_weights_are_seen(x):
@@ -179,12 +93,6 @@ def test_a_black_box_is_asked_no_more_than_before(shipped, x):
     assert asked.images == int(found.queries.sum())
 
 
-def test_buckets_are_few_and_not_much_larger():
-    sizes = {bucket(n) for n in range(1, 5000)}
-    assert len(sizes) < 45
-    assert all(n <= bucket(n) <= max(16, 1.25 * n) for n in range(1, 5000))
-
-
 def test_batches_suit_the_images():
     assert default_batch_size(torch.zeros(1, 3, 1024, 1024)) == 1
     assert default_batch_size(torch.zeros(1, 12)) == 4096
@@ -234,40 +142,7 @@ def test_nothing_is_differentiated(x):
         assert not found.counterfactual.requires_grad
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_an_image_walks_alone_as_in_company(seed):
-    """Whatever the plan: batch-mates, masks and the kept path make no difference."""
-    draw = random.Random(seed)
-    oracle = GaussianOracle(1.5 * torch.randn(3, 2, dtype=torch.float64), 0.8)
-    flow = lf.Flow(oracle.flow().field, lf.Midpoint(2), soft=bool(seed % 2)).double()
-    kinds = [
-        lambda: lf.blend(draw.randint(1, 4), draw.choice([0.0, 0.1, 0.3])),
-        lambda: lf.inject(draw.randint(1, 3), 0.0, 0.3, draw.choice([1.0, 0.55, 0.9])),
-        lambda: lf.inject(draw.randint(1, 2), 0.1, 0.3, draw.choice([1.0, 0.9])),
-        lambda: lf.tighten(draw.randint(1, 4)),
-    ]
-    plan = [draw.choice(kinds)() for _ in range(draw.randint(2, 4))]
-    z, _ = oracle.sample(5, seed)
-    target = torch.arange(len(z)) % 3
-
-    def explain(batch_size):
-        parts = lf.generators.Identity(), oracle.classifier, flow, plan
-        explainer = lf.LeapFactual(*parts, batch_size=batch_size, keep_path=True)
-        return explainer.explain(z, target)
-
-    together, alone = explain(100), explain(1)
-    for key in ("label", "first", "leaps", "queries", "nfe", "z_counterfactual"):
-        torch.testing.assert_close(getattr(together, key), getattr(alone, key), msg=key)
-    rows = torch.arange(len(z))
-    torch.testing.assert_close(together.path.z[rows, together.leaps], together.z_counterfactual)
-    walker = Walker(lf.generators.Identity(), flow, plan, masked=True)
-    state = drive(walker.run(z, target), oracle.classifier)
-    drive(walker.resolve_deferred(state), oracle.classifier)
-    torch.testing.assert_close(state.queries, together.queries)
-    torch.testing.assert_close(state.z, together.z_counterfactual)
-
-
-def test_sure_is_looked_at_after_every_leap():
+def test_confidence_is_looked_at_after_every_leap():
     oracle = GaussianOracle(torch.tensor([[-1.0], [1.0]], dtype=torch.float64), 0.8)
     z = torch.full((1, 1), -0.9, dtype=torch.float64)
 
@@ -342,15 +217,6 @@ def test_what_has_changed_is_seen(how):
     found, wanted = changed(load(), how)
     torch.testing.assert_close(found.probabilities, wanted.probabilities, rtol=0, atol=1e-3)
     assert torch.equal(found.leaps, wanted.leaps)
-
-
-def test_graphs_are_of_one_flow_and_plan(shipped):
-    flow, plan = shipped.bundle.flow, PLANS["blended"]
-    copies = Copies(Networks(shipped.bundle.generator, shipped.classifier))
-    graphs = WalkGraphs(copies, flow, plan)
-    assert graphs.serves(flow, plan, None)
-    assert not graphs.serves(flow, PLANS["confidence"], None)
-    assert not graphs.serves(flow.with_solver(lf.Midpoint(7)), plan, None)
 
 
 def test_networks_that_are_watched_or_special_are_asked_themselves(x):

@@ -1,0 +1,323 @@
+"""The walk: what the paper's loop gives, with fewer queries, as a dialogue."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import leapfactual as lf
+from leapfactual import reference
+from leapfactual.explanation import Status
+from leapfactual.generators import Identity
+from leapfactual.testing import GaussianOracle
+from leapfactual.walk import drive
+
+MEANS = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 2.5]]).double()
+ORACLE = GaussianOracle(MEANS, 0.6)
+RELIABLE = [lf.blend(25, 0.1), lf.inject(4, lift=0.0, land=0.15)]
+
+
+def explainer(plan=RELIABLE, oracle=ORACLE, classifier=None, flow=None, **options):
+    flow = flow or oracle.flow()
+    return lf.LeapFactual(Identity(), classifier or oracle.classifier, flow, plan, **options)
+
+
+def papers_iterates(flow, classifier, z, target, plan):
+    """What the algorithm as printed shows the classifier, leap by leap, and the labels it gets."""
+    iterates, labels = [], []
+
+    def watched(x):
+        p = classifier(x)
+        iterates.append(x)
+        labels.append(p.argmax(1))
+        return p
+
+    last = reference.explain(Identity(), watched, flow, z, target, plan)
+    assert torch.equal(last, iterates[-1])
+    return torch.stack(iterates), torch.stack(labels)
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(2, 5),
+    st.floats(0.05, 0.6),
+    st.integers(0, 1000),
+    st.sampled_from([(0.0, 0.1), (0.3, 0.4), (1.0, 1.025)]),
+)
+def test_gives_what_the_papers_loop_gives(features, classes, gamma, seed, injection):
+    """Neither skipping settled images nor asking less changes a result."""
+    rng = torch.Generator().manual_seed(seed)
+    means = 1.5 * torch.randn(classes, features, generator=rng).double()
+    oracle = GaussianOracle(means, 0.6)
+    z, y = oracle.sample(3, seed)
+    target = (y + 1) % classes
+    plan = [lf.blend(8, gamma), lf.inject(3, *injection)]
+    flow = oracle.flow(lf.RK4(20))
+    found = explainer(plan, oracle, flow=flow, keep_path=True).explain(z, target)
+    iterates, labels = papers_iterates(flow, oracle.classifier, z, target, plan)
+    inside = labels == target
+    last = torch.where(
+        inside.any(0), inside.shape[0] - 1 - inside.flip(0).int().argmax(0), len(inside) - 1
+    )
+    expected = iterates.gather(0, last[None, :, None].expand(1, -1, features))[0]
+    torch.testing.assert_close(found.z_counterfactual, expected, rtol=0, atol=1e-4)
+    assert torch.equal(found.valid, inside.any(0))
+    torch.testing.assert_close(found.path.z[:, -1], iterates[-1], rtol=0, atol=1e-4)
+
+
+def test_returns_the_last_iterate_inside_the_class():
+    """A classifier whose class 1 is a strip: injection walks in, and out on the other side."""
+
+    def strip(x):
+        return torch.eye(2, dtype=x.dtype)[((x[:, 0] > 0.0) & (x[:, 0] < 1.2)).long()]
+
+    oracle = GaussianOracle(torch.tensor([[-2.0], [2.0]]).double(), 0.5)
+    start = torch.tensor([[-1.5]]).double()
+    found = explainer(
+        [lf.blend(30, 0.1), lf.inject(12, 0.0, 0.2)], oracle, strip, keep_path=True
+    ).explain(start, 1)
+    path = found.path.z[0, : int(found.path.taken[0]) + 1]
+    labels = strip(path).argmax(1)
+    assert labels[-1] == 0, "the walk has left the strip"
+    assert found.status == [Status.REACHED]
+    assert int(found.leaps) == int(labels.nonzero().max())
+    torch.testing.assert_close(found.z_counterfactual[0], path[int(found.leaps)])
+    asked = (~found.path.probabilities[0].isnan()).any(1)[: len(path)]
+    assert asked[int(found.leaps) :].all(), "from the end back to the one that is returned"
+    assert not asked[int(found.first) + 1 : int(found.leaps)].any(), "and no further"
+
+
+def test_open_loop_injection_that_stays_inside_is_asked_about_once():
+    queries = []
+
+    def counting(x):
+        queries.append(len(x))
+        return ORACLE.classifier(x)
+
+    z, y = ORACLE.sample(5)
+    explainer([lf.inject(10, 0.0, 0.1)], classifier=counting).explain(z[y == 1], 1)
+    assert queries == [5, 5]
+
+
+def test_open_loop_stages_in_a_row_are_asked_about_once_and_before_a_stage_that_lifts():
+    queries = []
+
+    def counting(x):
+        queries.append(len(x))
+        return ORACLE.classifier(x)
+
+    z, y = ORACLE.sample(5)
+    open_loop = [lf.inject(3, 0.0, 0.1), lf.inject(3, 0.0, 0.05), lf.blend(0, 0.5)]
+    explainer(open_loop, classifier=counting).explain(z[y == 1], 1)
+    assert queries == [5, 5]
+    queries.clear()
+    explainer([*open_loop, lf.inject(2, 0.1, 0.2)], classifier=counting).explain(z[y == 1], 1)
+    assert queries == [5, 5, 5, 5], (
+        "start, before the stage that lifts, and after each of its leaps"
+    )
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(lf.blend, st.integers(0, 3), st.sampled_from([0.0, 0.1, 0.4])),
+            st.builds(
+                lambda n, d: lf.inject(n, 0.0, d),
+                st.integers(0, 3),
+                st.floats(0.01, 0.4),
+            ),
+            st.builds(
+                lambda n, d: lf.inject(n, d, d + 0.1),
+                st.integers(0, 3),
+                st.floats(0.01, 1),
+            ),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_any_plan_gives_what_the_papers_loop_gives(plan, soft, seed):
+    flow = lf.Flow(ORACLE.flow().field, lf.RK4(20), soft=soft).double()
+    z, y = ORACLE.sample(2, seed)
+    found = explainer(plan, flow=flow, keep_path=True).explain(z, (y + 1) % 3)
+    iterates, labels = papers_iterates(flow, ORACLE.classifier, z, (y + 1) % 3, plan)
+    inside = labels == (y + 1) % 3
+    last = inside.shape[0] - 1 - inside.flip(0).int().argmax(0)
+    last = torch.where(inside.any(0), last, len(inside) - 1)
+    expected = iterates.gather(0, last[None, :, None].expand(1, -1, 2))[0]
+    torch.testing.assert_close(found.z_counterfactual, expected, rtol=0, atol=1e-4)
+
+
+def test_answers_are_read_before_they_are_rounded():
+    """In float32 the two are equal; the classifier has said 1."""
+    p = torch.tensor([[0.5 - 1e-9, 0.5 + 1e-9]], dtype=torch.float64)
+    oracle = GaussianOracle(torch.tensor([[-1.0], [1.0]]), 0.5)
+    found = explainer([lf.blend(1, 0.1)], oracle, lambda x: p.expand(len(x), -1)).explain(
+        torch.zeros(1, 1), 1
+    )
+    assert found.label.tolist() == [1]
+    assert found.status == [Status.ALREADY_THERE]
+
+
+def test_only_moving_images_are_asked_about():
+    queries = []
+
+    def counting(x):
+        queries.append(len(x))
+        return ORACLE.classifier(x)
+
+    z, _ = ORACLE.sample(20)
+    found = explainer(RELIABLE[:1], classifier=counting).explain(z, 1)
+    assert sum(queries) == found.queries.sum()
+    assert queries == sorted(queries, reverse=True)
+    assert sum(queries) < 0.5 * 26 * 60, "far fewer than the loop that asks about everyone"
+
+
+def test_soft_conditions_take_every_leap():
+    flow = lf.Flow(ORACLE.flow().field, soft=True).double()
+    z, y = ORACLE.sample(3)
+    found = explainer([lf.blend(6, 0.1)], flow=flow, keep_path=True).explain(z, (y + 1) % 3)
+    iterates, _ = papers_iterates(flow, ORACLE.classifier, z, (y + 1) % 3, [lf.blend(6, 0.1)])
+    torch.testing.assert_close(found.path.z[:, -1], iterates[-1], rtol=0, atol=1e-10)
+    assert (found.path.taken == 6).all()
+
+
+def test_a_replayed_dialogue_is_bit_identical():
+    z, _ = ORACLE.sample(6)
+    kept = []
+
+    def keeping(x):
+        kept.append(ORACLE.classifier(x))
+        return kept[-1]
+
+    first = drive(explainer(keep_path=True).dialogue(z, 1), keeping)
+    answers = iter(kept)
+    again = drive(explainer(keep_path=True).dialogue(z, 1), lambda _: next(answers))
+    for name in ("z_counterfactual", "counterfactual", "label", "leaps", "first", "queries"):
+        assert torch.equal(getattr(first, name), getattr(again, name)), name
+    assert torch.equal(first.path.z, again.path.z)
+    assert next(answers, None) is None
+
+
+def test_a_dialogue_can_wait_between_queries():
+    z, _ = ORACLE.sample(2)
+    dialogue = explainer().dialogue(z, 1)
+    question = next(dialogue)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            question = dialogue.send(ORACLE.classifier(question))
+    assert end.value.value.valid.all()
+
+
+def test_queries_and_reconstructions_do_not_change_under_the_walk():
+    """The identity hands latents out as images: the walk must not write into what it has shown."""
+    z, _ = ORACLE.sample(4)
+    shown = []
+
+    def looking(x):
+        shown.append((x, x.clone()))
+        return ORACLE.classifier(x)
+
+    found = explainer(classifier=looking).explain(z, 1)
+    assert torch.equal(found.reconstruction, z)
+    assert torch.equal(found.z, z)
+    assert all(torch.equal(now, then) for now, then in shown)
+    assert not torch.equal(found.counterfactual, z)
+
+
+def test_path_repeats_where_an_image_has_stopped_and_knows_who_was_asked():
+    z, _ = ORACLE.sample(3)
+    found = explainer(keep_path=True).explain(z, 1)
+    assert found.path.z.shape == (9, 30, 2)
+    for n in range(9):
+        taken = int(found.path.taken[n])
+        assert (found.path.z[n, taken:] == found.path.z[n, taken]).all()
+        torch.testing.assert_close(found.path.z[n, 0], z[n])
+        assert not found.path.probabilities[n, 0].isnan().any()
+
+
+def test_a_walk_starts_where_it_is_told_to():
+    """Another latent is another start, in a dialogue as well."""
+    x, _ = ORACLE.sample(2)
+    elsewhere = x.flip(0)
+    wanted = explainer().explain(elsewhere, 1)
+    found = explainer().explain(x, 1, z=elsewhere)
+    said = drive(explainer().dialogue(x, 1, z=elsewhere), ORACLE.classifier)
+    for e in (found, said):
+        assert torch.equal(e.x, x)
+        assert torch.equal(e.z, elsewhere)
+        assert torch.equal(e.reconstruction, wanted.reconstruction)
+        assert torch.equal(e.z_counterfactual, wanted.z_counterfactual)
+
+
+def test_tightening_finds_the_boundary_on_the_way_back():
+    """Two classes, split at 0: the nearest point of the other class lies just across."""
+    z = torch.tensor([[-2.0, 0.5], [-1.0, -0.3], [1.5, 0.0]])
+    asked = []
+
+    def classifier(x):
+        asked.append(len(x))
+        return torch.nn.functional.one_hot((x[:, 0] > 0).long(), 2).to(x)
+
+    plan = [lf.blend(3, 0.6), lf.tighten(12)]
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7)
+    found = lf.LeapFactual(Identity(), classifier, oracle.flow(), plan, keep_path=True).explain(
+        z, 1
+    )
+    loose = lf.LeapFactual(Identity(), classifier, oracle.flow(), plan[:1]).explain(z, 1)
+    assert found.valid.all()
+    assert (loose.z_counterfactual[:2, 0] > 0.1).all()
+    assert ((found.z_counterfactual[:2, 0] > 0) & (found.z_counterfactual[:2, 0] < 0.01)).all()
+    assert torch.equal(found.z_counterfactual[2], z[2]), "already there, so nothing to go back to"
+    way, whole = found.z_counterfactual - found.z, loose.z_counterfactual - loose.z
+    share = (way[:2] * whole[:2]).sum(1) / whole[:2].square().sum(1)
+    torch.testing.assert_close(way[:2], share[:, None] * whole[:2], rtol=0, atol=1e-6)
+    assert (found.queries[:2] == loose.queries[:2] + 12).all()
+    assert torch.equal(found.nfe, loose.nfe)
+    assert found.path.z.shape[1] == 16
+
+
+def test_tightening_never_gives_up_what_was_reached():
+    """Inside only far away: every point on the way back is refused, the first find stays."""
+    z = torch.zeros(1, 2)
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7)
+    answers = iter([0, 1, 0, 0, 0, 0])
+    plan = [lf.blend(1, 0.5), lf.tighten(4)]
+    explainer = lf.LeapFactual(Identity(), None, oracle.flow(), plan)
+    found = drive(explainer.dialogue(z, 1), lambda x: torch.eye(2)[[next(answers)]])
+    assert found.valid.all()
+    assert found.leaps.tolist() == [1]
+    assert found.queries.tolist() == [6]
+
+
+def test_images_that_were_there_from_the_start_wait_for_tightening():
+    """Injection would move them, and tightening bring them back: neither is done, nor asked."""
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7)
+    z = torch.tensor([[1.0, 0.4], [-2.0, 0.5]])
+    plan = [lf.blend(9, 0.3), lf.inject(3, lift=0.0, land=0.1), lf.tighten(3)]
+    found = lf.LeapFactual(Identity(), oracle.classifier, oracle.flow(), plan).explain(z, 1)
+    loose = lf.LeapFactual(Identity(), oracle.classifier, oracle.flow(), plan[:2]).explain(z, 1)
+    assert not torch.equal(loose.z_counterfactual[0], z[0])
+    assert torch.equal(found.z_counterfactual[0], z[0])
+    assert torch.equal(found.counterfactual[0], found.reconstruction[0])
+    assert (found.leaps[0], found.queries[0], found.nfe[0]) == (0, 1, 0)
+    assert found.valid.all()
+    after = [lf.blend(9, 0.3), lf.tighten(3), lf.inject(1, lift=0.0, land=0.1)]
+    moved = lf.LeapFactual(Identity(), oracle.classifier, oracle.flow(), after).explain(z, 1)
+    assert moved.leaps[0] == 1, "nothing brings it back any more"
+
+
+def test_injection_goes_on_from_the_tightened_point():
+    z = torch.tensor([[-2.0, 0.5]])
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7)
+    flow = oracle.flow()
+    plan = [lf.blend(9, 0.3), lf.tighten(8), lf.inject(1, lift=0.0, land=0.1)]
+    tight = lf.LeapFactual(Identity(), oracle.classifier, flow, plan[:2]).explain(z, 1)
+    found = lf.LeapFactual(Identity(), oracle.classifier, flow, plan).explain(z, 1)
+    expected = flow.land(tight.z_counterfactual, torch.eye(2)[1:], 0.1)
+    torch.testing.assert_close(found.z_counterfactual, expected)
+    nobody = lf.LeapFactual(Identity(), oracle.classifier, flow, [lf.tighten(3)]).explain(z, 1)
+    assert torch.equal(nobody.z_counterfactual, z)
+    assert nobody.queries.tolist() == [1]
