@@ -16,9 +16,8 @@ from torch import Tensor
 
 from . import checks
 from .errors import InputError, MissingExtra
-from .imaging import pasted
-from .report import animation, cards, figure, thumbnails, write_page
-from .report.cards import numbers, picture
+from .imaging import paste, to_pil
+from .types import Generator
 
 
 class Status(StrEnum):
@@ -38,14 +37,12 @@ class Path:
         probabilities: What the classifier said of them, with shape ``(B, N + 1, K)``; NaN where it
             was not asked.
         taken: How many leaps each image took, with shape ``(B,)``.
-        decode: Makes images of the iterates: the generator's.
         mask: Where images may change, if not everywhere. :meth:`Explanation.iterates` heeds it.
     """
 
     z: Tensor
     probabilities: Tensor
     taken: Tensor
-    decode: Callable[[Tensor], Tensor] | None = None
     mask: Tensor | None = None
 
 
@@ -154,7 +151,7 @@ class Explanation:
         path = None
         if self.path is not None:
             moved = {name: change(getattr(self.path, name)) for name in _PATH}
-            path = Path(**moved, decode=self.path.decode, mask=self.path.mask)
+            path = Path(**moved, mask=self.path.mask)
         tensors = {name: change(getattr(self, name)) for name in _TENSORS}
         return Explanation(**tensors, path=path)
 
@@ -179,7 +176,7 @@ class Explanation:
         path = None
         if paths:
             joined = {name: torch.cat([getattr(p, name) for p in paths]) for name in _PATH}
-            path = Path(**joined, decode=paths[0].decode, mask=paths[0].mask)
+            path = Path(**joined, mask=paths[0].mask)
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS}
         return Explanation(**tensors, path=path)
 
@@ -194,13 +191,19 @@ class Explanation:
     # -- showing --
 
     @torch.no_grad()
-    def iterates(self, row: int, leaps: Sequence[int]) -> Tensor:
-        """Returns the images of one row after some of its leaps, as the classifier saw them."""
-        if self.path is None or self.path.decode is None:
-            raise InputError("the way was not kept. Explain with keep_path=True.")
-        image = self.path.decode(self.path.z[row, leaps])
+    def iterates(self, row: int, leaps: Sequence[int], generator: Generator) -> Tensor:
+        """Returns the images of one row after some of its leaps, as the classifier saw them.
+
+        Arguments:
+            row: Which image.
+            leaps: After which of its leaps.
+            generator: The generator that the explanation was made with.
+        """
+        if self.path is None:
+            raise InputError("the iterates were not kept. Explain with keep_path=True.")
+        image = generator.decode(self.path.z[row, leaps])
         mask = self.path.mask
-        return image if mask is None else pasted(image, self.x[row], mask)
+        return image if mask is None else paste(image, self.x[row], mask)
 
     def pictures(self, what: str = "counterfactual") -> list[Image.Image]:
         """Returns the counterfactuals, or ``x`` or ``reconstruction``, as pictures of Pillow."""
@@ -209,7 +212,7 @@ class Explanation:
                 f"there are pictures of `x`, `reconstruction` and `counterfactual`, for images; "
                 f"got {what!r} of shape {checks.shape(self.x)}."
             )
-        return [picture(image) for image in getattr(self, what)]
+        return [to_pil(image) for image in getattr(self, what)]
 
     def plot(self, rows: Sequence[int] | None = None) -> Any:  # noqa: ANN401 - a figure of matplotlib, which is not required
         """Draws images, counterfactuals and what changed, as a figure of matplotlib.
@@ -217,21 +220,30 @@ class Explanation:
         Arguments:
             rows: Which images; the first ten when not given.
         """
+        from .report import figure
+
         return figure(self, rows)
 
-    def animate(self, path: str | FilePath, row: int = 0) -> None:
-        """Writes the way of one image as an animated GIF, WEBP or PNG.
+    def animate(
+        self, path: str | FilePath, row: int = 0, *, generator: Generator | None = None
+    ) -> None:
+        """Writes the iterates of one image as an animated GIF, WEBP or PNG.
 
         Arguments:
             path: The file.
             row: Which image.
+            generator: The generator that the explanation was made with. Without it the animation
+                shows the two ends.
         """
-        animation(self, path, row)
+        from .report import write_animation
+
+        write_animation(self, path, row, generator)
 
     def report(
         self,
         path: str | FilePath,
         *,
+        generator: Generator | None = None,
         classes: Sequence[str] | None = None,
         names: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
@@ -240,16 +252,18 @@ class Explanation:
     ) -> None:
         """Writes a page to look at: one HTML file that needs nothing beside it.
 
-        Explain with ``keep_path=True`` to see the way and not only its ends.
-
         Arguments:
             path: The file.
+            generator: The generator that the explanation was made with, to show the iterates of an
+                explanation that kept its path. Without it the page shows the two ends.
             classes: What the classes are called.
             names: What the images are called.
             columns: What the columns are called, for rows of numbers.
             reliable: Reliable counterfactuals of the same images, to show beside.
             title: The heading.
         """
+        from .report import cards, write_page
+
         if reliable is not None and len(reliable) != len(self):
             raise InputError(
                 f"`reliable` must be of the same {len(self)} images, got {len(reliable)}."
@@ -257,17 +271,20 @@ class Explanation:
         rows = self.x.ndim != 4
         if rows and columns is None:
             columns = [f"column {n + 1}" for n in range(self.x.shape[1])]
-        spread = self.x.std(0).tolist() if rows and len(self) > 1 else [1.0] * self.x.shape[1]
+        std = self.x.std(0).tolist() if rows and len(self) > 1 else [1.0] * self.x.shape[1]
         write_page(
             path,
             cards(
-                self, names=names or [f"image {n}" for n in range(len(self))], reliable=reliable
+                self,
+                names=names or [f"image {n}" for n in range(len(self))],
+                reliable=reliable,
+                generator=generator,
             ),
             title=title,
             about=repr(self),
             classes=classes or [str(k) for k in range(self.probabilities.shape[1])],
             columns=columns if rows and columns else (),
-            spread=spread if rows else (),
+            std=std if rows else (),
         )
 
     def to_frame(self) -> Any:  # noqa: ANN401 - a table of pandas, which is not required
@@ -279,6 +296,8 @@ class Explanation:
                 "a frame needs pandas, which is not installed. Run `pip install "
                 "'leapfactual[frame]'`."
             ) from error
+        from .report.cards import numbers
+
         return pandas.DataFrame(
             {
                 "source": self.source.tolist(),
@@ -290,6 +309,8 @@ class Explanation:
         )
 
     def _repr_html_(self) -> str:
+        from .report import thumbnails
+
         return thumbnails(self) if len(self) else f"<p>{html.escape(repr(self))}</p>"
 
     def __repr__(self) -> str:

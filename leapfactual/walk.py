@@ -28,7 +28,7 @@ from . import checks
 from .errors import InputError
 from .explanation import Explanation, Path
 from .flow import Flow
-from .imaging import pasted
+from .imaging import paste
 from .leaps import Stage, Tightening
 from .types import Classifier, Generator
 
@@ -162,7 +162,7 @@ class Route:
                 f"pasted into a mask of {checks.shape(x[0])}. Resize the images to the "
                 "generator's size."
             )
-        return pasted(image, x, self.mask)
+        return paste(image, x, self.mask)
 
     def _ask(
         self, z: Tensor, generator: Generator, x: Tensor | None
@@ -299,7 +299,7 @@ class Walk:
             p[rows, taken] = value.to(p)
         index = torch.arange(leaps + 1, device=z.device).minimum(self.taken[:, None])[:, :, None]
         z, p = z.take_along_dim(index, 1), p.take_along_dim(index, 1)
-        return Path(z, p, self.taken, self.route.generator.decode, self.route.mask)
+        return Path(z, p, self.taken, self.route.mask)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from leapfactual._engine.copies import Pair, Quick
 from leapfactual._engine.replay import NAMES, Recorder, halved, signature
 from leapfactual.errors import InputError, MissingData
 from leapfactual.explainer import converse
-from leapfactual.imaging import pasted
+from leapfactual.imaging import paste
 from leapfactual.jobs.explain import Job, explain_all
 from leapfactual.metrics import inside as inside_metric
 from leapfactual.pretrained import load
@@ -121,7 +121,7 @@ def test_source_and_reconstruction_are_of_the_first_question(shipped, x, soft):
     found = explainer(shipped, mask=soft).explain(x, 3)
     with torch.no_grad():
         back = shipped.bundle.generator.decode(found.z)
-        torch.testing.assert_close(found.reconstruction, pasted(back, x, soft), rtol=0, atol=1e-5)
+        torch.testing.assert_close(found.reconstruction, paste(back, x, soft), rtol=0, atol=1e-5)
         assert torch.equal(found.source, shipped.classifier(found.reconstruction).argmax(1))
 
 
@@ -256,16 +256,16 @@ def test_the_way_is_shown_as_the_classifier_saw_it(shipped, x, soft, tmp_path):
     one = explainer(shipped, mask=soft, keep_path=True, batch_size=4)
     found = one.explain(x[:6], 3)[torch.tensor([5, 0, 3])].to("cpu")
     for row, image in enumerate(x[[5, 0, 3]]):
-        shown, leaps, _ = frames(found, row)
+        shown, leaps, _ = frames(found, row, one.generator)
         assert torch.equal(leaps_of(shown, soft), image[soft == 0].expand(len(shown), -1))
         torch.testing.assert_close(shown[0], found.reconstruction[row], rtol=0, atol=1e-5)
         torch.testing.assert_close(shown[-1], found.counterfactual[row], rtol=0, atol=1e-5)
         assert leaps[-1] == found.leaps[row]
-    found.animate(tmp_path / "a.webp", row=1)
+    found.animate(tmp_path / "a.webp", row=1, generator=one.generator)
     with Image.open(tmp_path / "a.webp") as film:
         assert film.n_frames == int(found.leaps[1]) + 1
-    with pytest.raises(InputError, match="the way was not kept"):
-        explainer(shipped, mask=soft).explain(x[:1], 3).iterates(0, [0])
+    with pytest.raises(InputError, match="the iterates were not kept"):
+        explainer(shipped, mask=soft).explain(x[:1], 3).iterates(0, [0], one.generator)
 
 
 def leaps_of(shown, mask):

@@ -78,7 +78,7 @@ ROWS = {
     "kind": "rows",
     "classes": ["a", "b"],
     "columns": COLUMNS,
-    "spread": [2.0] * 14,
+    "std": [2.0] * 14,
     "table": None,
     "cards": [
         card("row", reliable=None)
