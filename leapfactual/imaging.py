@@ -76,16 +76,16 @@ def to_pil(x: Tensor) -> Image.Image:
     return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
 
 
-def paste(image: Tensor, x: Tensor, mask: Tensor) -> Tensor:
-    r"""Pastes an image into ``x`` through a mask: :math:`m \cdot \mathrm{image} + (1 - m) \cdot x`.
+def paste(y: Tensor, x: Tensor, mask: Tensor) -> Tensor:
+    r"""Pastes an image ``y`` into ``x`` through a mask: :math:`m \cdot y + (1 - m) \cdot x`.
 
-    Where the mask is 1 or 0, that is ``image`` or ``x`` exactly.
+    Where the mask is 1 or 0, that is ``y`` or ``x`` exactly.
 
     Example:
         >>> paste(torch.full((1, 1, 1, 3), 0.9), torch.zeros(1), torch.tensor([[1.0, 0.5, 0.0]]))
         tensor([[[[0.9000, 0.4500, 0.0000]]]])
     """
-    return torch.lerp(image, x.to(image), 1 - mask.to(image))
+    return torch.lerp(y, x.to(y), 1 - mask.to(y))
 
 
 def grid(x: Tensor, columns: int | None = None, gap: int = 2) -> Image.Image:

@@ -94,8 +94,8 @@ def write_cards(
         made,
         title="What would have had to be different?",
         about=f"{SHOWN} of {len(plain)} handwritten digits, as {bundle.classifier_name} sees "
-        "them. The nearest counterfactual lies just across the decision boundary; the reliable one "
-        "convinces an oracle, a second classifier that was trained on its own, as well.",
+        "them. The nearest counterfactual lies just across the decision boundary; the reliable "
+        "one convinces an oracle, a second classifier that was trained on its own, as well.",
         classes=bundle.classes,
         table=table,
     )

@@ -36,7 +36,7 @@ from .. import checks
 from ..alternatives import diverse
 from ..bundle import Bundle
 from ..data import Images, Table
-from ..data.csv import named
+from ..data.csv import read_csv_rows
 from ..errors import InputError
 from ..explainer import LeapFactual
 from ..explanation import Explanation
@@ -173,7 +173,7 @@ def listed_pairs(
     """
     return [
         (row, target_named(cells["target"], classes))
-        for _, row, cells in named(path, images, "target", "targets")
+        for _, row, cells in read_csv_rows(path, images, "target", "targets")
     ]
 
 

@@ -11,8 +11,8 @@ from leapfactual.demos.faces.expressions import (
     NAMES,
     ExpressionNetwork,
     SmileClassifier,
-    preprocess,
     max_pool,
+    preprocess,
 )
 from leapfactual.errors import InputError, MissingData
 

@@ -9,7 +9,7 @@ from scipy.signal import correlate2d
 
 from leapfactual.data import packages
 from leapfactual.demos.faces import landmarks as opinion
-from leapfactual.demos.faces.landmarks import USED, FaceMesh, Blendshapes, SmileOracle, center_face
+from leapfactual.demos.faces.landmarks import USED, Blendshapes, FaceMesh, SmileOracle, center_face
 from leapfactual.errors import InputError, MissingData
 
 random = np.random.default_rng(0)

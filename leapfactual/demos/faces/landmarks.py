@@ -4,7 +4,8 @@ The first finds 478 landmarks of a face of 256 × 256 pixels: a convolution, the
 residual blocks, each but the first of which halves the maps. The second looks at 146 of these
 landmarks, never at the image, and gives 52 blendshapes, which say how strongly each movement of
 the face is made; two of them raise the corners of the mouth. It is an MLP-Mixer: blocks that mix
-tokens, then channels. Both are those of MediaPipe's Face Landmarker, in the file that Google publishes.
+tokens, then channels. Both are those of MediaPipe's Face Landmarker, in the file that Google
+publishes.
 
 References:
     | Real-time Facial Surface Geometry from Monocular Video on Mobile GPUs
