@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Self
 
 import torch
 from PIL import Image
@@ -89,6 +89,58 @@ class Explanation:
     queries: Tensor
     seconds: Tensor
     path: Path | None = None
+
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        counterfactual: Tensor,
+        target: Tensor,
+        probabilities: Tensor,
+        source: Tensor,
+        *,
+        reconstruction: Tensor | None = None,
+        z: Tensor | None = None,
+        z_counterfactual: Tensor | None = None,
+        steps: int = 1,
+        queries: int = 2,
+        seconds: float = 0.0,
+    ) -> Self:
+        """Creates the explanation of a method without leaps, for an explainer of your own.
+
+        Arguments:
+            x: The images ``(B, C, H, W)``, or rows ``(B, D)``.
+            counterfactual: The counterfactuals, of the same shape.
+            target: The class to reach, ``(B,)``.
+            probabilities: The classifier's answer to the counterfactuals, ``(B, K)``.
+            source: The class of the images, ``(B,)``.
+            reconstruction: What the generator makes of the images. Defaults to the images.
+            z: Their latents. Defaults to the images as rows.
+            z_counterfactual: The counterfactuals' latents. Defaults to these as rows.
+            steps: How many steps the method takes.
+            queries: How many queries of the classifier it takes.
+            seconds: How long it took for all images together.
+        """
+        label, count = probabilities.argmax(1), torch.full_like(target, steps)
+        reached = torch.where(label == target, count, -1)
+        return cls(
+            x=x,
+            reconstruction=x if reconstruction is None else reconstruction,
+            counterfactual=counterfactual,
+            z=x.flatten(1) if z is None else z,
+            z_counterfactual=(
+                counterfactual.flatten(1) if z_counterfactual is None else z_counterfactual
+            ),
+            source=source,
+            target=target,
+            label=label,
+            probabilities=probabilities,
+            first=torch.where(source == target, 0, reached),
+            leaps=count,
+            nfe=torch.zeros_like(target),
+            queries=torch.full_like(target, queries),
+            seconds=torch.full_like(probabilities[:, 0], seconds / max(1, len(x))),
+        )
 
     @property
     def valid(self) -> Tensor:
