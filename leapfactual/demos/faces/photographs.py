@@ -78,7 +78,7 @@ def quad(points: Tensor) -> Tensor:
 
 
 def cut(picture: Image.Image, corners: Tensor, side: int) -> Image.Image:
-    """Cuts a turned square out of a picture; what is beyond its edge is black."""
+    """Cuts a rotated square out of a picture; what is beyond its edge is black."""
     flat = [float(value) for value in corners.flatten()]
     larger = picture.transform(
         (2 * side, 2 * side), Image.Transform.QUAD, flat, Image.Resampling.BILINEAR
@@ -87,7 +87,7 @@ def cut(picture: Image.Image, corners: Tensor, side: int) -> Image.Image:
 
 
 def windows(width: int, height: int) -> Iterator[Box]:
-    """Goes through squares of several sizes that cover a picture."""
+    """Yields squares of several sizes that cover a picture."""
     for share in SHARES:
         side = share * min(width, height)
         for top in _starts(height, side):

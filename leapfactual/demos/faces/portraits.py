@@ -73,7 +73,7 @@ def portraits(
 
 
 def engine_for(engine: str, device: torch.device | str) -> str:
-    """Returns what draws: what was asked for, if that can be, or the faster one.
+    """Returns the engine to draw with: the requested one, or for ``auto`` the faster one.
 
     Example:
         >>> engine_for("auto", "cuda")
