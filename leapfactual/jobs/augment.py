@@ -182,7 +182,7 @@ def _filtered(
         _reasons(e, typical, agreed, filters),
     ]
     rows = []
-    for n, (source, target, label, status, margin, l1, percent, votes, why) in enumerate(
+    for n, (source, target, label, status, margin, distance, percent, votes, why) in enumerate(
         zip(*columns, strict=True)
     ):
         stem = re.sub(r"[^\w.-]+", "_", Path(names[n]).stem)[-40:]
@@ -195,7 +195,7 @@ def _filtered(
                 "label": classes[label],
                 "status": str(status),
                 "margin": margin,
-                "L1": l1,
+                "L1": distance,
                 "typicality": None if percent != percent else percent,
                 "agreed": votes,
                 "kept": not why,

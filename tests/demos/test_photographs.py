@@ -16,12 +16,14 @@ from leapfactual.imaging import as_images
 COLOURS = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
 
 
+ROWS, COLUMNS = torch.meshgrid(torch.arange(256.0), torch.arange(256.0), indexing="ij")
+
+
 class Dots:
     """Sees a face where there are a red, a green and a blue dot, its eyes and its mouth."""
 
     def detect(self, x):
         points, presence = torch.zeros(len(x), LANDMARKS, 3), torch.zeros(len(x))
-        rows, columns = torch.meshgrid(torch.arange(256.0), torch.arange(256.0), indexing="ij")
         groups = (photographs.LEFT_EYE, photographs.RIGHT_EYE, photographs.MOUTH)
         for n, image in enumerate(x):
             sizes = []
@@ -29,7 +31,7 @@ class Dots:
                 match = ((image - colour[:, None, None]).abs().amax(0) < 0.4).float()
                 size = match.sum()
                 sizes.append(size)
-                place = torch.stack([(match * columns).sum(), (match * rows).sum()]) / size
+                place = torch.stack([(match * COLUMNS).sum(), (match * ROWS).sum()]) / size
                 points[n, group, :2] = torch.nan_to_num(place, nan=128.0)
             presence[n] = 1.0 if min(sizes) > 20 else 0.0
         return points, presence
@@ -70,7 +72,8 @@ def test_faces_are_cut_alike_wherever_they_are():
     assert mouth[1] > left[1] + 40
 
 
-def test_a_photograph_without_a_face_is_said():
+def test_a_photograph_without_a_face_is_said(monkeypatch):
+    monkeypatch.setattr(photographs, "SHARES", (1.0, 0.5))
     with pytest.raises(InputError, match="no face was found"):
         photographs.align(Image.new("RGB", (200, 300), "white"), Dots())
 
