@@ -1,8 +1,8 @@
-"""What does the spread of alternatives do to validity, distance and diversity?
+"""What does the noise level of alternatives do to validity, distance and diversity?
 
 Finds four counterfactuals of each of the 200 digits that the package ships, to a class drawn for
-each, with several spreads, and prints what they are like. Beside them stand alternatives in which
-noise is added to the latents themselves, and those that would be kept without choosing.
+each, with several noise levels, and prints what they are like. Beside them stand alternatives in
+which noise is added to the latents themselves, and those that would be kept without choosing.
 """
 
 import torch
@@ -15,7 +15,7 @@ from leapfactual.jobs.job import typicality
 from leapfactual.metrics import METRICS, diversity
 from leapfactual.pretrained import Pretrained, load
 
-N, SPREADS = 4, (0.1, 0.3, 0.5, 0.7, 1.0)
+N, NOISE_LEVELS = 4, (0.1, 0.3, 0.5, 0.7, 1.0)
 COLUMNS = ("valid", "L1", "apart", "oracle agrees", "typical")
 
 
@@ -31,13 +31,13 @@ def measured(shipped: Pretrained, e: Explanation, apart: Tensor) -> list[float]:
 
 
 @torch.no_grad()
-def noisy(explainer: lf.LeapFactual, x: Tensor, target: Tensor, spread: float) -> Alternatives:
+def noisy(explainer: lf.LeapFactual, x: Tensor, target: Tensor, level: float) -> Alternatives:
     """Explains from latents with noise on them; the first of each are kept."""
     usual, flow = explainer.explain(x, target), explainer.flow
     noise = torch.randn(N - 1, flow.features, generator=torch.Generator().manual_seed(0))
     parts = [usual]
     for line in noise:
-        found = explainer.explain(x, target, z=usual.z + spread * flow.scale * line)
+        found = explainer.explain(x, target, z=usual.z + level * flow.scale * line)
         parts.append(found)
     rows = torch.arange(N * len(x)).view(N, -1).T.flatten()
     joined = Explanation.cat(parts)[rows]
@@ -55,16 +55,16 @@ def main() -> None:
     explainer = shipped.bundle.explainer(shipped.classifier, plan=[lf.blend(15, 0.2)])
     usual = explainer.explain(x, target)
     lines = {"the usual one": measured(shipped, usual, torch.zeros(1))}
-    for spread in SPREADS:
-        found = diverse(explainer, x, target, N, spread=spread)
-        lines[f"spread {spread}"] = measured(shipped, found.explanation, found.apart)
+    for noise in NOISE_LEVELS:
+        found = diverse(explainer, x, target, N, noise=noise)
+        lines[f"noise {noise}"] = measured(shipped, found.explanation, found.apart)
     for candidates, near in ((N, 0.5), (4 * N, 0.0), (4 * N, 1.0), (8 * N, 0.5)):
         found = diverse(explainer, x, target, N, candidates=candidates, near=near)
-        name = f"spread 0.5, {candidates} candidates, near {near}"
+        name = f"noise 0.5, {candidates} candidates, near {near}"
         lines[name] = measured(shipped, found.explanation, found.apart)
-    for spread in (0.3, 0.5):
-        found = noisy(explainer, x, target, spread)
-        name = f"noise {spread} on latents, {N} candidates"
+    for noise in (0.3, 0.5):
+        found = noisy(explainer, x, target, noise)
+        name = f"noise {noise} on latents, {N} candidates"
         lines[name] = measured(shipped, found.explanation, found.apart)
     print(f"| | {' | '.join(COLUMNS)} |\n|---|{'---|' * len(COLUMNS)}")
     for name, (valid, l1, apart, agreed, percent) in lines.items():

@@ -12,11 +12,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from leapfactual.data.images import open_images
+from leapfactual.imaging import to_pil
 from leapfactual.people import campaigns, status
 from leapfactual.people.consensus import Rule
 from leapfactual.people.store.database import Database
 from leapfactual.pretrained import load
-from leapfactual.report.cards import picture
 from studies.people import served
 from studies.people.crowd import Character, Eye, Voter, vote
 
@@ -34,7 +34,7 @@ def main():
         place = given.place or str(Path(folder) / "campaign.db")
         (Path(folder) / "digits").mkdir()
         for n, x in enumerate(shipped.digits.images):
-            picture(x).save(Path(folder) / "digits" / f"{n:03d}.png")
+            to_pil(x).save(Path(folder) / "digits" / f"{n:03d}.png")
         images = open_images(Path(folder) / "digits")
         rule = Rule(least=7, most=15)
         plan = campaigns.Plan("Which digit is this?", plan="blend(40, 0.04)", rule=rule)

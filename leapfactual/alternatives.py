@@ -1,20 +1,20 @@
 r"""Several different counterfactuals of one image.
 
-A walk comes to one counterfactual, because it starts from one latent. Others start from variants
-of the image that keep its class: the latent is lifted under its own class to what remains without
-it, :math:`\epsilon_0`, noise is mixed in by a *spread* :math:`s`,
+A walk reaches one counterfactual, because it starts from one latent. Others start from variants of
+the image that keep its class: the latent is lifted under its own class to what remains without
+it, :math:`\epsilon_0`, noise is mixed in at a *noise level* :math:`s`,
 
 .. math:: \epsilon = \sqrt{1 - s^2} \, \epsilon_0 + s \, \eta , \qquad \eta \sim
     \mathcal{N}(0, I) ,
 
-and the mixture, which is as large as before, is landed under the same class. From there every
-candidate walks as usual. Noise on the latent itself would be simpler, but leaves where the flow
-has learnt anything, and other oracles agree less with what comes of it.
+and the mixture, whose variance is that of the base, is landed under the same class. From there
+every candidate walks as usual. Noise on the latent itself would be simpler, but leaves the
+distribution that the flow was trained on, and oracles agree less with the counterfactuals.
 
-Of the candidates those are kept that are valid, near to the image and far from each other: first
-the usual counterfactual, then, again and again, the candidate with the largest distance to its
-nearest among the chosen, less ``near`` times its distance to the image. Distances are those of
-pictures: latents differ in features that no picture shows.
+Of the candidates a greedy selection keeps those that are valid, near to the image and far from
+each other: first the usual counterfactual, then, again and again, the candidate with the largest
+distance to its nearest among the selected, less ``near`` times its distance to the image.
+Distances are those of images: latents differ in features that no image shows.
 """
 
 from dataclasses import dataclass, replace
@@ -31,12 +31,13 @@ from .flow import Flow
 from .imaging import Pictures, as_images
 from .metrics import diversity
 
-CANDIDATES = 4
+# Walks for each counterfactual that is kept. On digits twice as many add 7 % to the diversity.
+CANDIDATES_EACH = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Alternatives:
-    """Is several counterfactuals of each of B images.
+    """Several counterfactuals of each of B images.
 
     Arguments:
         explanation: All of them, ``n`` rows for the first image, then those of the next. Source,
@@ -87,7 +88,7 @@ def diverse(
     target: int | Tensor,
     n: int = 4,
     *,
-    spread: float = 0.5,
+    noise: float = 0.5,
     candidates: int | None = None,
     near: float = 0.5,
     seed: int = 0,
@@ -95,18 +96,18 @@ def diverse(
 ) -> Alternatives:
     """Finds several different counterfactuals of each image.
 
-    The noise is the same for every image, so that what is found for one does not depend on who
-    else is asked about, nor on their order.
+    The noise is the same for every image, so that the result for one depends neither on its
+    batch-mates nor on their order.
 
     Arguments:
-        explainer: How to walk; its flow must have a Gaussian base.
+        explainer: The explainer; its flow must have a Gaussian base.
         x: Images, or rows, as :meth:`LeapFactual.explain` takes them.
         target: The class to reach: one for all images, or one per image.
         n: How many counterfactuals of each image, at least 2.
-        spread: How far variants of the image are from it, above 0 and up to 1: at 1 they have
-            nothing but the class in common with it.
-        candidates: How many walks to choose from; four times ``n`` when not given.
-        near: What a distance to the image costs, against distances between counterfactuals.
+        noise: The noise level, above 0 and up to 1: at 1 variants of the image have nothing but
+            the class in common with it.
+        candidates: How many walks to choose from. Defaults to four times ``n``.
+        near: The weight of the distance to the image against those between counterfactuals.
         seed: The seed of the noise.
         z: The latents of the images, where they are known.
 
@@ -125,12 +126,12 @@ def diverse(
     if checks.positive(n, "n") < 2:
         raise InputError(f"`n` must be at least 2, got {n}. For one counterfactual use explain.")
     candidates = (
-        CANDIDATES * n if candidates is None else checks.positive(candidates, "candidates")
+        CANDIDATES_EACH * n if candidates is None else checks.positive(candidates, "candidates")
     )
     if candidates < n:
         raise InputError(f"`candidates` must be at least n = {n}, got {candidates}.")
-    if not 0 < checks.number(spread, "spread") <= 1:
-        raise InputError(f"`spread` must be above 0 and up to 1, got {spread!r}.")
+    if not 0 < checks.number(noise, "noise") <= 1:
+        raise InputError(f"`noise` must be above 0 and up to 1, got {noise!r}.")
     if not 0 <= checks.number(near, "near") < float("inf"):
         raise InputError(f"`near` must be a number of at least 0, got {near!r}.")
     flow = explainer.flow
@@ -141,34 +142,33 @@ def diverse(
         )
     x = as_images(x)
     usual = explainer.explain(x, target, z)
-    noise = torch.randn(
-        candidates - 1, flow.features, generator=torch.Generator().manual_seed(seed)
-    )
-    noise = noise.to(usual.z)
+    rng = torch.Generator().manual_seed(seed)
+    eta = torch.randn(candidates - 1, flow.features, generator=rng).to(usual.z)
     size = max(1, (explainer.batch_size or default_batch_size(x)) // candidates)
     parts = []
     for first in range(0, len(x), size):
         part = usual[first : first + size]
-        parts.append(_chosen(explainer, part, _variants(flow, part, noise, spread), n, near))
+        starts = _variants(flow, part, eta, noise)
+        parts.append(_explain_from(explainer, part, starts, n, near))
     found = torch.cat([count for _, count in parts])
     whole = Alternatives(Explanation.cat([e for e, _ in parts]), n, found, found.to(usual.z))
     return replace(whole, apart=diversity(whole.each()))
 
 
-def _variants(flow: Flow, usual: Explanation, noise: Tensor, spread: float) -> Tensor:
-    """Returns latents of the images' own classes, ``(B, N, D)``, around their own."""
+def _variants(flow: Flow, usual: Explanation, eta: Tensor, noise: float) -> Tensor:
+    """Returns variants of the latents that keep their classes, ``(B, N, D)``."""
     c = flow.one_hot(usual.source)
     rest = (flow.lift(usual.z, c) - flow.mean) / flow.scale
-    mixed = (1 - spread**2) ** 0.5 * rest[:, None] + spread * noise
-    c = c.repeat_interleave(len(noise), 0)
+    mixed = (1 - noise**2) ** 0.5 * rest[:, None] + noise * eta
+    c = c.repeat_interleave(len(eta), 0)
     landed = flow.land((mixed * flow.scale + flow.mean).flatten(0, 1), c)
     return landed.view(mixed.shape)
 
 
-def _chosen(
+def _explain_from(
     explainer: LeapFactual, usual: Explanation, starts: Tensor, n: int, near: float
 ) -> tuple[Explanation, Tensor]:
-    """Walks from all starts; returns ``n`` rows for each image, and how many of them will do."""
+    """Walks from all starts; returns ``n`` rows of each image, and how many are valid and new."""
     rows, others = starts.shape[:2]
     every = torch.arange(rows * (1 + others), device=starts.device)
     image = every[:rows].repeat_interleave(others)
@@ -184,21 +184,21 @@ def _chosen(
     before, after = usual.z, found.z_counterfactual
     if usual.x.ndim == 4:
         before, after = usual.reconstruction.flatten(1), found.counterfactual.flatten(1)
-    kept, count = _picked(before[:, None], after[place], found.valid[place], n, near)
+    kept, count = _select(before[:, None], after[place], found.valid[place], n, near)
     return found[place.gather(1, kept).flatten()], count
 
 
-def _picked(
+def _select(
     before: Tensor, after: Tensor, valid: Tensor, n: int, near: float
 ) -> tuple[Tensor, Tensor]:
-    """Returns which candidates are kept, ``(B, n)``, and how many are valid and new, ``(B,)``.
+    """Selects candidates greedily: which ``(B, n)``, and how many are valid and new ``(B,)``.
 
     Arguments:
         before: What the images look like, with shape ``(B, 1, P)``.
         after: What the candidates look like, with shape ``(B, C, P)``; first the usual one.
         valid: Which of them are valid, with shape ``(B, C)``.
         n: How many to keep.
-        near: What a distance to the image costs.
+        near: The weight of the distance to the image.
     """
     away, between = (torch.cdist(after, x, p=1) / after.shape[2] for x in (before, after))
     cost = torch.where(valid, away[:, :, 0], torch.inf)

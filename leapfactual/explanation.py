@@ -19,7 +19,7 @@ from torch import Tensor
 from . import checks
 from .errors import InputError, MissingData, MissingExtra
 from .files import below, read_safetensors, write_safetensors
-from .imaging import pasted
+from .imaging import paste, to_pil
 from .types import Generator
 
 FORMAT = "leapfactual explanation 1"
@@ -94,6 +94,58 @@ class Explanation:
     queries: Tensor
     seconds: Tensor
     path: Trajectory | None = None
+
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        counterfactual: Tensor,
+        target: Tensor,
+        probabilities: Tensor,
+        source: Tensor,
+        *,
+        reconstruction: Tensor | None = None,
+        z: Tensor | None = None,
+        z_counterfactual: Tensor | None = None,
+        steps: int = 1,
+        queries: int = 2,
+        seconds: float = 0.0,
+    ) -> Self:
+        """Creates the explanation of a method without leaps, for an explainer of your own.
+
+        Arguments:
+            x: The images ``(B, C, H, W)``, or rows ``(B, D)``.
+            counterfactual: The counterfactuals, of the same shape.
+            target: The class to reach, ``(B,)``.
+            probabilities: The classifier's answer to the counterfactuals, ``(B, K)``.
+            source: The class of the images, ``(B,)``.
+            reconstruction: What the generator makes of the images. Defaults to the images.
+            z: Their latents. Defaults to the images as rows.
+            z_counterfactual: The counterfactuals' latents. Defaults to these as rows.
+            steps: How many steps the method takes.
+            queries: How many queries of the classifier it takes.
+            seconds: How long it took for all images together.
+        """
+        label, count = probabilities.argmax(1), torch.full_like(target, steps)
+        reached = torch.where(label == target, count, -1)
+        return cls(
+            x=x,
+            reconstruction=x if reconstruction is None else reconstruction,
+            counterfactual=counterfactual,
+            z=x.flatten(1) if z is None else z,
+            z_counterfactual=(
+                counterfactual.flatten(1) if z_counterfactual is None else z_counterfactual
+            ),
+            source=source,
+            target=target,
+            label=label,
+            probabilities=probabilities,
+            first=torch.where(source == target, 0, reached),
+            leaps=count,
+            nfe=torch.zeros_like(target),
+            queries=torch.full_like(target, queries),
+            seconds=torch.full_like(probabilities[:, 0], seconds / max(1, len(x))),
+        )
 
     @property
     def valid(self) -> Tensor:
@@ -251,7 +303,7 @@ class Explanation:
             raise InputError("the iterates were not kept. Explain with keep_path=True.")
         image = generator.decode(self.path.z[row, leaps])
         mask = self.path.mask
-        return image if mask is None else pasted(image, self.x[row], mask)
+        return image if mask is None else paste(image, self.x[row], mask)
 
     def pictures(self, what: str = "counterfactual") -> list[Image.Image]:
         """Returns the counterfactuals, or ``x`` or ``reconstruction``, as pictures of Pillow."""
@@ -260,9 +312,7 @@ class Explanation:
                 f"there are pictures of `x`, `reconstruction` and `counterfactual`, for images; "
                 f"got {what!r} of shape {checks.shape(self.x)}."
             )
-        from .report.cards import picture
-
-        return [picture(image) for image in getattr(self, what)]
+        return [to_pil(image) for image in getattr(self, what)]
 
     def plot(self, rows: Sequence[int] | None = None) -> Any:  # noqa: ANN401 - a figure of matplotlib, which is not required
         """Draws images, counterfactuals and what changed, as a figure of matplotlib.
@@ -274,17 +324,20 @@ class Explanation:
 
         return figure(self, rows)
 
-    def animate(self, path: str | Path, row: int = 0, *, generator: Generator) -> None:
+    def animate(
+        self, path: str | Path, row: int = 0, *, generator: Generator | None = None
+    ) -> None:
         """Writes the iterates of one image as an animated GIF, WEBP or PNG.
 
         Arguments:
             path: The file.
             row: Which image.
-            generator: The generator that the explanation was made with.
+            generator: The generator that the explanation was made with. Without it the animation
+                shows the two ends.
         """
-        from .report import animation
+        from .report import write_animation
 
-        animation(self, path, row, generator)
+        write_animation(self, path, row, generator)
 
     def report(
         self,
@@ -331,7 +384,7 @@ class Explanation:
             about=repr(self),
             classes=classes or [str(k) for k in range(self.probabilities.shape[1])],
             columns=columns if rows and columns else (),
-            spread=std if rows else (),
+            std=std if rows else (),
         )
 
     def to_frame(self) -> Any:  # noqa: ANN401 - a table of pandas, which is not required

@@ -19,7 +19,7 @@ Pictures = Tensor | NDArray[Any] | Image.Image | Sequence[Image.Image]
 
 
 def as_images(pictures: Pictures) -> Tensor:
-    """Makes a batch of images in [0, 1] of what people have; tensors pass as they are.
+    """Converts pictures to a batch of images in [0, 1]; tensors pass as they are.
 
     Arguments:
         pictures: A tensor; an array ``(N, H, W)``, ``(N, H, W, C)`` or ``(N, C, H, W)`` of bytes
@@ -35,7 +35,7 @@ def as_images(pictures: Pictures) -> Tensor:
     if isinstance(pictures, Image.Image):
         pictures = [pictures]
     if not isinstance(pictures, np.ndarray):
-        pictures = _array(pictures)
+        pictures = _stack(pictures)
     x = torch.from_numpy(np.ascontiguousarray(pictures))
     x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
     if x.ndim == 3:
@@ -45,7 +45,7 @@ def as_images(pictures: Pictures) -> Tensor:
     return x
 
 
-def _array(pictures: Sequence[Image.Image]) -> NDArray[Any]:
+def _stack(pictures: Sequence[Image.Image]) -> NDArray[Any]:
     if not len(pictures) or not all(isinstance(p, Image.Image) for p in pictures):
         kinds = sorted({type(p).__name__ for p in pictures}) or ["nothing"]
         raise InputError(
@@ -62,14 +62,30 @@ def _array(pictures: Sequence[Image.Image]) -> NDArray[Any]:
     return np.stack(arrays)
 
 
-def pasted(image: Tensor, x: Tensor, mask: Tensor) -> Tensor:
-    """Returns ``image`` where the mask is 1, ``x`` where it is 0, both exactly, blends between.
+def to_pil(x: Tensor) -> Image.Image:
+    """Returns one image ``(C, H, W)`` in [0, 1], grey or in colour, as a picture of Pillow.
+
+    Values outside of [0, 1] are clamped.
 
     Example:
-        >>> pasted(torch.full((1, 1, 1, 3), 0.9), torch.zeros(1), torch.tensor([[1.0, 0.5, 0.0]]))
+        >>> to_pil(torch.ones(3, 4, 5)).getpixel((0, 0))
+        (255, 255, 255)
+    """
+    pixels = (x.detach().cpu().float().clamp(0, 1) * 255).round().byte().permute(1, 2, 0)
+    array = pixels.contiguous().numpy()
+    return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+
+
+def paste(y: Tensor, x: Tensor, mask: Tensor) -> Tensor:
+    r"""Pastes an image ``y`` into ``x`` through a mask: :math:`m \cdot y + (1 - m) \cdot x`.
+
+    Where the mask is 1 or 0, that is ``y`` or ``x`` exactly.
+
+    Example:
+        >>> paste(torch.full((1, 1, 1, 3), 0.9), torch.zeros(1), torch.tensor([[1.0, 0.5, 0.0]]))
         tensor([[[[0.9000, 0.4500, 0.0000]]]])
     """
-    return torch.lerp(image, x.to(image), 1 - mask.to(image))
+    return torch.lerp(y, x.to(y), 1 - mask.to(y))
 
 
 def grid(x: Tensor, columns: int | None = None, gap: int = 2) -> Image.Image:
@@ -77,8 +93,8 @@ def grid(x: Tensor, columns: int | None = None, gap: int = 2) -> Image.Image:
 
     Arguments:
         x: Images, with shape ``(B, C, H, W)`` with one or three channels, in [0, 1].
-        columns: How many to a row; about as many as there are rows when not given.
-        gap: How many white pixels stand between two images.
+        columns: How many to a row. Defaults to about as many as there are rows.
+        gap: How many white pixels to leave between two images.
 
     Example:
         >>> grid(torch.zeros(6, 1, 28, 28), columns=3).size

@@ -1,17 +1,16 @@
 r"""Masks: where a picture may change, and where it must stay as it is.
 
-A mask is a mask :math:`m` in [0, 1], 1 where the picture may change and 0 where it must stay. A
-walk in a mask shows the classifier, and returns,
+A mask :math:`m` has values in [0, 1], 1 where the image may change and 0 where it must stay. A
+walk with a mask queries the classifier about, and returns,
 
 .. math:: m \cdot g(z) + (1 - m) \cdot x ,
 
 so that outside of the mask the input stays, bit for bit, whatever the generator makes of it. The
-flow is not told: a latent walks as it would without a mask, until what the mask lets through
-is enough. Where that is never so, no counterfactual is reached, which says that the class is not
-decided there.
+flow does not see the mask: a latent moves as it would without one, until the part of the image
+inside of the mask is enough. Where that never happens, no counterfactual is reached, which says
+that the class is not decided there.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -21,13 +20,14 @@ from torch.nn import functional as F
 from . import checks
 from .data.reading import read_image
 from .errors import InputError
-from .explanation import Explanation
 
-SHARE, RADIUS = 0.1, 1
+# On digits and faces a tenth of the pixels holds far more than a tenth of the change.
+SHARE = 0.1
+RADIUS = 1
 
 
 def as_mask(mask: Tensor) -> Tensor:
-    """Returns a mask as a mask, ``(1, H, W)`` or ``(C, H, W)``, if it is one.
+    """Checks a mask and returns it as ``(1, H, W)`` or ``(C, H, W)``.
 
     Arguments:
         mask: Numbers in [0, 1], or truth values, with shape ``(H, W)``, ``(1, H, W)`` or, for
@@ -59,7 +59,7 @@ def as_mask(mask: Tensor) -> Tensor:
 
 
 def fit_mask(mask: Tensor, x: Tensor) -> Tensor:
-    """Returns a mask where the images are, if it is one of their size."""
+    """Checks that a mask has the size of images, and returns it on their device."""
     if x.ndim != 4:
         raise InputError(
             f"a mask is for images (B, C, H, W), got rows of shape {checks.shape(x)}. Leave "
@@ -86,7 +86,7 @@ def read(path: str | Path) -> Tensor:
 
 def grow(mask: Tensor, radius: int) -> Tensor:
     """Returns a mask that reaches ``radius`` pixels further in every direction."""
-    mask, r = as_mask(mask), _radius(radius)
+    mask, r = as_mask(mask), _check_radius(radius)
     return F.max_pool2d(mask, 2 * r + 1, stride=1, padding=r)
 
 
@@ -107,13 +107,13 @@ def soften(mask: Tensor, radius: int) -> Tensor:
         tensor([[[0.0000, 0.3333, 0.6667, 1.0000, 1.0000, 1.0000]]])
     """
     shrunk = [as_mask(mask)]
-    for _ in range(_radius(radius)):
+    for _ in range(_check_radius(radius)):
         shrunk.append(-F.max_pool2d(-shrunk[-1], 3, stride=1, padding=1))
     return torch.stack(shrunk).mean(0)
 
 
 class Change:
-    """Is the mean absolute change of each pixel, over however many images go by.
+    """Running mean of the absolute change of each pixel, in constant memory.
 
     Example:
         >>> change = Change()
@@ -138,8 +138,8 @@ class Change:
         return f"Change(of {self.count} images of {h} × {w}, {self.mean.mean():.4g} in the mean)"
 
     def add(self, before: Tensor, after: Tensor) -> None:
-        """Takes in the change from images ``(B, C, H, W)`` to others; nothing else is kept."""
-        _alike(before, after)
+        """Adds the change from images ``(B, C, H, W)`` to others; nothing else is kept."""
+        _check_pair(before, after)
         if self.total is not None and before.shape[2:] != self.total.shape:
             raise InputError(
                 f"`before` must be images of {_size(self.total)}, as those before them, got "
@@ -157,55 +157,24 @@ class Change:
         return self.total / self.count
 
     def mask(self, share: float = SHARE, radius: int = RADIUS, around: int = 0) -> Tensor:
-        """Returns where most of the change is, as a mask with a soft edge.
+        """Returns a mask of the pixels that change most, with a soft edge.
 
-        The pixels that change most are the smallest set that holds as much of the change; around
-        them the mask falls off within ``radius`` pixels.
+        Around them the mask falls off within ``radius`` pixels.
 
         Arguments:
             share: The share of all pixels to take.
             radius: How far the edge reaches beyond them.
             around: Over how many pixels in every direction the change is averaged first, which
-                leaves neither crumbs nor holes in large pictures.
+                leaves neither specks nor holes in large images.
         """
         if not 0 < checks.number(share, "share") <= 1:
             raise InputError(f"`share` must be above 0 and up to 1, got {share!r}.")
-        mean = _around(self.mean, _radius(around))
+        mean = _box_filter(self.mean, _check_radius(around))
         if not mean.any():
             raise InputError("nothing changed in these images, so there is no mask of change.")
-        most = mean.flatten().topk(max(1, round(share * mean.numel()))).indices
-        chosen = torch.zeros_like(mean, dtype=torch.bool).flatten().index_fill(0, most, True)
+        largest = mean.flatten().topk(max(1, round(share * mean.numel()))).indices
+        chosen = torch.zeros_like(mean, dtype=torch.bool).flatten().index_fill(0, largest, True)
         return soften(grow(chosen.reshape(mean.shape) & (mean > 0), radius), radius)
-
-
-def of_change(
-    changes: Explanation | Iterable[tuple[Tensor, Tensor]],
-    share: float = SHARE,
-    radius: int = RADIUS,
-) -> Tensor:
-    """Returns the mask where counterfactuals change images most.
-
-    Of an explanation those images count that came into their class from another, against their
-    reconstruction.
-
-    Arguments:
-        changes: An explanation; or pairs of images before and after, ``(B, C, H, W)``, which may
-            be more than fit into memory.
-        share: The share of all pixels to take; see :meth:`Change.mask`.
-        radius: How far the soft edge reaches beyond them.
-    """
-    change = Change()
-    if isinstance(changes, Explanation):
-        came = changes.valid & (changes.source != changes.target)
-        if not came.any():
-            raise InputError(
-                f"no image of {changes!r} came into its class from another, so there is no change "
-                "to look at. Explain more images, or with more leaps."
-            )
-        changes = [(changes.reconstruction[came], changes.counterfactual[came])]
-    for before, after in changes:
-        change.add(before, after)
-    return change.mask(share, radius)
 
 
 def inside(before: Tensor, after: Tensor, mask: Tensor) -> Tensor:
@@ -218,13 +187,13 @@ def inside(before: Tensor, after: Tensor, mask: Tensor) -> Tensor:
         >>> inside(torch.zeros(1, 1, 1, 2), torch.tensor([[[[0.1, 0.3]]]]), torch.eye(2)[1:])
         tensor([0.7500])
     """
-    _alike(before, after)
+    _check_pair(before, after)
     mask = fit_mask(as_mask(mask), before)
     change = (after - before).abs()
     return (change * (mask > 0)).flatten(1).sum(1) / change.flatten(1).sum(1)
 
 
-def _alike(before: Tensor, after: Tensor) -> None:
+def _check_pair(before: Tensor, after: Tensor) -> None:
     if before.ndim != 4 or before.shape != after.shape:
         raise InputError(
             f"`before` and `after` must be images (B, C, H, W) of one shape, got "
@@ -234,15 +203,15 @@ def _alike(before: Tensor, after: Tensor) -> None:
     checks.finite(after, "after")
 
 
-def _around(values: Tensor, radius: int) -> Tensor:
-    """Returns the mean of an image ``(H, W)`` around each pixel; outside there is nothing."""
+def _box_filter(values: Tensor, radius: int) -> Tensor:
+    """Returns the mean of an image ``(H, W)`` around each pixel, without what is outside of it."""
     for size, padding in (((2 * radius + 1, 1), (radius, 0)), ((1, 2 * radius + 1), (0, radius))):
         pooled = F.avg_pool2d(values[None, None], size, 1, padding, count_include_pad=False)
         values = pooled[0, 0]
     return values
 
 
-def _radius(radius: int) -> int:
+def _check_radius(radius: int) -> int:
     if checks.whole(radius, "radius") < 0:
         raise InputError(f"`radius` must be a number of pixels, at least 0, got {radius!r}.")
     return radius

@@ -303,7 +303,7 @@ def study_faces(
     from dataclasses import replace
 
     from leapfactual.demos.faces.demo import require
-    from leapfactual.demos.faces.expressions import Expressions, Smiling
+    from leapfactual.demos.faces.expressions import ExpressionNetwork, SmileClassifier
     from leapfactual.demos.faces.portraits import portraits
     from leapfactual.metrics.standard import require_torchmetrics
 
@@ -333,7 +333,7 @@ def study_faces(
         rows = faces.run(
             out,
             portraits(device=device),
-            Smiling(Expressions.load().to(device)),
+            SmileClassifier(ExpressionNetwork.load().to(device)),
             oracles(device, squeezenet),
             settings,
             command=command,

@@ -39,7 +39,7 @@ from leapfactual.flow import Flow
 from leapfactual.generators import Identity
 from leapfactual.leaps import blend, inject, leap
 from leapfactual.report import tables as results
-from leapfactual.report.sheets import require_matplotlib, save
+from leapfactual.report.figures import require_matplotlib, save
 from leapfactual.report.tables import Row
 from leapfactual.solvers import RK4
 from leapfactual.training import embed, fit

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import leapfactual as lf
-from leapfactual.alternatives import _picked, _variants, diverse
+from leapfactual.alternatives import _select, _variants, diverse
 from leapfactual.errors import InputError
 from leapfactual.generators import Identity
 from leapfactual.jobs.explain import Job, explain_all
@@ -91,10 +91,10 @@ def test_neither_company_nor_order_nor_batches_matter(monkeypatch):
         torch.testing.assert_close(getattr(shuffled.explanation, name), value[rows])
 
 
-def test_a_larger_spread_goes_further():
+def test_more_noise_goes_further():
     x, y = ORACLE.sample(20)
     apart = [
-        diverse(explainer(), x, (y + 1) % 3, spread=s).apart.mean() for s in (0.01, 0.2, 0.6, 1.0)
+        diverse(explainer(), x, (y + 1) % 3, noise=s).apart.mean() for s in (0.01, 0.2, 0.6, 1.0)
     ]
     assert apart == sorted(apart)
     assert apart[0] < 0.05 < apart[-1]
@@ -119,18 +119,18 @@ def test_variants_have_the_class_of_their_image_and_its_distribution():
     z, _ = ORACLE.sample(200)
     usual = explainer().explain(z, 1)
     noise = torch.randn(10, 2).double()
-    for spread in (0.3, 1.0):
-        variants = _variants(ORACLE.flow(), usual, noise, spread)
+    for level in (0.3, 1.0):
+        variants = _variants(ORACLE.flow(), usual, noise, level)
         assert variants.shape == (600, 10, 2)
         rest = (variants - ORACLE.means[usual.source][:, None]) / 0.6
-        expected = (1 - spread**2) ** 0.5 * (z - ORACLE.means[usual.source]) / 0.6
-        torch.testing.assert_close(rest, expected[:, None] + spread * noise, rtol=0, atol=1e-3)
+        expected = (1 - level**2) ** 0.5 * (z - ORACLE.means[usual.source]) / 0.6
+        torch.testing.assert_close(rest, expected[:, None] + level * noise, rtol=0, atol=1e-3)
 
 
 def test_it_says_when_there_are_not_enough():
     """Nothing is reached in two small leaps but by points that are almost there."""
     x = torch.tensor([[-2.0, 0.0], [-0.15, 0.0], [-0.01, 0.0]]).double()
-    found = diverse(explainer([lf.blend(1, 0.03)]), x, 1, n=4, spread=0.3)
+    found = diverse(explainer([lf.blend(1, 0.03)]), x, 1, n=4, noise=0.3)
     assert found.found.tolist() == found.explanation.valid.view(3, 4).sum(1).tolist()
     assert found.found[0] == 0
     assert 0 < found.found[1] < 4
@@ -175,23 +175,23 @@ def test_picking_by_hand():
     before = torch.zeros(1, 1, 1)
     after = torch.tensor([[[1.0], [1.1], [9.0], [-4.0], [2.0]]])
     valid = torch.tensor([[True, True, False, True, True]])
-    assert _picked(before, after, valid, 3, 0.0)[0].tolist() == [[0, 3, 4]]
-    assert _picked(before, after, valid, 3, 2.0)[0].tolist() == [[0, 1, 3]]
-    kept, count = _picked(before, after, valid, 5, 0.5)
+    assert _select(before, after, valid, 3, 0.0)[0].tolist() == [[0, 3, 4]]
+    assert _select(before, after, valid, 3, 2.0)[0].tolist() == [[0, 1, 3]]
+    kept, count = _select(before, after, valid, 5, 0.5)
     assert kept[0].tolist()[-1] == 2, "what is not valid comes last"
     assert count.tolist() == [4]
     unusual = torch.tensor([[False, True, True, True, True]])
-    assert _picked(before, after, unusual, 2, 0.0)[0].tolist() == [[1, 2]], "the nearest, then far"
+    assert _select(before, after, unusual, 2, 0.0)[0].tolist() == [[1, 2]], "the nearest, then far"
     none = torch.zeros(1, 5, dtype=torch.bool)
-    kept, count = _picked(before, after, none, 3, 0.5)
+    kept, count = _select(before, after, none, 3, 0.5)
     assert kept[0, 0] == 0
     assert len(set(kept[0].tolist())) == 3
     assert count.tolist() == [0]
     twins = after.clone()
     twins[0, 1:] = 1.0
-    assert _picked(before, twins, ~none, 3, 0.5)[1].tolist() == [1]
+    assert _select(before, twins, ~none, 3, 0.5)[1].tolist() == [1]
     twins[0, 4] = 3.0
-    kept, count = _picked(before, twins, ~none, 2, 5.0)
+    kept, count = _select(before, twins, ~none, 2, 5.0)
     assert kept.tolist() == [[0, 4]], "however far, it does not repeat"
     assert count.tolist() == [2]
 
@@ -249,8 +249,8 @@ def uniform():
         (lambda: diverse(explainer(), X, 1, n=1), "`n` must be at least 2, got 1"),
         (lambda: diverse(explainer(), X, 1, n=2.5), "`n` must be a whole number .* got 2.5"),
         (lambda: diverse(explainer(), X, 1, candidates=3), "at least n = 4, got 3"),
-        (lambda: diverse(explainer(), X, 1, spread=0.0), "`spread` must be above 0 .* got 0.0"),
-        (lambda: diverse(explainer(), X, 1, spread=1.5), "`spread` must be above 0 .* got 1.5"),
+        (lambda: diverse(explainer(), X, 1, noise=0.0), "`noise` must be above 0 .* got 0.0"),
+        (lambda: diverse(explainer(), X, 1, noise=1.5), "`noise` must be above 0 .* got 1.5"),
         (lambda: diverse(explainer(), X, 1, near=-1), "`near` must be .* got -1"),
         (lambda: diverse(explainer(), X[:0], 1), "at least one image, got none"),
         (lambda: diverse(explainer(), X, 7), "`target` 7 is not a class"),

@@ -9,7 +9,7 @@ import leapfactual as lf
 from leapfactual.errors import InputError, MissingData
 from leapfactual.explanation import Trajectory
 from leapfactual.generators import Identity
-from leapfactual.testing import GaussianOracle
+from leapfactual.testing import GaussianOracle, check_explainer
 
 ORACLE = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), 0.5)
 
@@ -136,3 +136,32 @@ def test_damaged_files_are_refused(tmp_path):
         save_file(wrong, path, metadata)
         with pytest.raises(InputError, match="does not describe an explanation"):
             lf.Explanation.load(path)
+
+
+class NearestExample(lf.Explainer):
+    """An explainer of one's own: the nearest example that the classifier gives to the target."""
+
+    def __init__(self, examples, classifier):
+        self.examples, self.classifier = examples, classifier
+
+    def explain(self, x, target):
+        y = torch.as_tensor(target).expand(len(x))
+        other = self.classifier(self.examples).argmax(1) != y[:, None]
+        near = self.examples[torch.cdist(x, self.examples).masked_fill(other, torch.inf).argmin(1)]
+        p, source = self.classifier(near), self.classifier(x).argmax(1)
+        return lf.Explanation.of(x, near, y, p, source)
+
+
+def test_an_explainer_of_ones_own_needs_ten_lines():
+    z, _ = ORACLE.sample(20)
+    explainer = NearestExample(z, ORACLE.classifier)
+    check_explainer(explainer, z[:6], torch.tensor([0, 1] * 3))
+    found = explainer.explain(z, 1)
+    assert found.valid.all()
+    assert torch.equal(found.first, torch.where(found.source == 1, 0, 1))
+    step = lf.metrics.Metric("step", False, lambda e: (e.z_counterfactual - e.z).norm(dim=1))
+    scores = lf.metrics.evaluate(found, ["validity", "L1", step])
+    assert scores["validity"].mean == 1
+    assert scores["step"].values[found.source == 1].max() == 0, "they are their own examples"
+    missed = lf.Explanation.of(z, z, 1 - found.source, ORACLE.classifier(z), found.source)
+    assert (missed.first == -1).all()

@@ -39,6 +39,9 @@ def data_list(as_json: Json = False) -> None:
         source = f"{card.package} {card.version}"
         table.add_row(card.name, card.what, card.licence, source, here)
     console.print(table)
+    console.print(
+        "wine comes with scikit-learn: leapfactual data export wine wine.csv", markup=False
+    )
 
 
 @data.command("get")
@@ -76,7 +79,7 @@ def data_export(
     from ..data.export import export
 
     with talk("writing", quiet=quiet) as say:
-        export(name, folder, most=most, progress=lambda n: say.progress(0.0, f"writing {n}"))
+        export(name, folder, limit=most, on_progress=lambda n: say.progress(0.0, f"writing {n}"))
     if not quiet:
         console.print(str(folder), markup=False, highlight=False, soft_wrap=True)
 

@@ -101,7 +101,7 @@ def _demo_faces(
 
     portraits.require()
     fetch_packages(
-        (*portraits.PACKAGES, *(portraits.FOR_PHOTOS if photos else ())), quiet or as_json
+        (*portraits.PACKAGES, *(portraits.PHOTO_PACKAGES if photos else ())), quiet or as_json
     )
     given = [f"--photo {path.name}" for path in photos]
     given += [f"--{name} {value}" for name, value in options.items() if value is not None]

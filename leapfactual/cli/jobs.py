@@ -13,7 +13,7 @@ from ..bundle import Bundle
 from ..classifiers import open_classifier, unstretched
 from ..data import Images, Table, open_data
 from ..errors import InputError
-from ..imaging import pasted
+from ..imaging import paste
 from ..jobs import explain as explaining
 from ..jobs.labels import Votes, read_votes
 from ..leaps import Stage, describe, parse
@@ -540,7 +540,7 @@ def _sources(
     for x in images.batches(256):
         x = x.to(bundle.device)
         back = bundle.generator.decode(bundle.generator.encode(x))
-        back = back if mask is None else pasted(back, x, mask)
+        back = back if mask is None else paste(back, x, mask)
         found += classifier(back).argmax(1).tolist()
     return found
 

@@ -85,8 +85,8 @@ def _shipped(bundle: Path, images: list[Path]) -> Iterator[tuple[Path, list[Path
     from importlib.resources import as_file, files
 
     from ..bundle.manifest import MANIFEST
+    from ..imaging import to_pil
     from ..pretrained import load
-    from ..report.cards import picture
 
     if str(bundle) != SHIPPED or (bundle / MANIFEST).exists():
         if not images:
@@ -100,7 +100,7 @@ def _shipped(bundle: Path, images: list[Path]) -> Iterator[tuple[Path, list[Path
         with tempfile.TemporaryDirectory() as place:
             digits = load().digits
             for row in range(SHOWN):
-                picture(digits.images[row]).save(Path(place) / f"digit-{row:02d}.png")
+                to_pil(digits.images[row]).save(Path(place) / f"digit-{row:02d}.png")
             yield folder, [Path(place)]
 
 

@@ -1,4 +1,7 @@
-"""Data: images on disk, data sets by name, and the toy."""
+"""Data: images and tables on disk, data sets by name, and the toy."""
+
+from collections.abc import Sequence
+from pathlib import Path
 
 from . import packages, squares
 from .datasets import Dataset
@@ -7,7 +10,7 @@ from .galaxies import galaxies
 from .images import Images, open_images
 from .reading import read_image
 from .sources import Broken
-from .tables import Table, open_data, open_table
+from .tables import Table, open_table
 
 __all__ = [
     "Broken",
@@ -23,3 +26,21 @@ __all__ = [
     "read_image",
     "squares",
 ]
+
+
+def open_data(
+    source: str | Path | Sequence[str | Path],
+    *,
+    size: tuple[int, int] | None = None,
+    channels: int | None = None,
+) -> Images | Table:
+    """Opens a table if the source is a CSV file, and images otherwise.
+
+    Arguments:
+        source: What :func:`open_table` or :func:`open_images` takes.
+        size: Height and width to resize images to.
+        channels: 1 for grey images, 3 for colour.
+    """
+    if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv":
+        return open_table(source)
+    return open_images(source, size=size, channels=channels)

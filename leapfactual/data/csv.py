@@ -1,4 +1,4 @@
-"""Lists about images: CSV files whose lines each name one image of a set."""
+"""CSV files whose lines each name one image of a set, such as targets or labels."""
 
 import csv
 import difflib
@@ -10,13 +10,13 @@ from .images import Images
 from .tables import Table
 
 
-def named(
+def read_csv_rows(
     path: str | Path, images: Images | Table, column: str, what: str
 ) -> Iterator[tuple[str, int, dict[str, str]]]:
-    """Goes through a CSV file with the column ``image`` and another one.
+    """Reads a CSV file with the column ``image`` and another one, line by line.
 
-    An image is named as the set names it, or by its file name alone where that is unique. Gives
-    where a line stands, the row of its image, and its cells.
+    An image is named as the set names it, or by its file name alone where that is unique. Yields
+    the place of a line, the row of its image, and its cells.
 
     Arguments:
         path: The file.

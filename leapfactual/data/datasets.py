@@ -12,7 +12,7 @@ from ..errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Is a labelled set of images in memory.
+    """Labelled set of images in memory.
 
     Arguments:
         images: Images, with shape ``(N, C, H, W)`` and values in [0, 1].
@@ -36,14 +36,14 @@ class Dataset:
 def split(
     labels: Tensor, share: float, seed: int, classes: Sequence[str] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Draws a test set that has the same share of every class.
+    """Draws a stratified test set, with the same share of every class.
 
     Each class gives ``round(share × n)`` of its n images, at least one, and keeps at least one.
 
     Arguments:
         labels: Class numbers, with shape ``(N,)``.
         share: The share of the test set, between 0 and 1.
-        seed: What is drawn.
+        seed: The seed of the draw.
         classes: What the classes are called, for errors.
 
     Returns:
@@ -56,7 +56,7 @@ def split(
     """
     if not 0 < checks.number(share, "share") < 1:
         raise InputError(f"the share of the test set must lie between 0 and 1, got {share!r}.")
-    draw = torch.Generator().manual_seed(checks.whole(seed, "seed"))
+    rng = torch.Generator().manual_seed(checks.whole(seed, "seed"))
     test = torch.zeros(len(labels), dtype=torch.bool)
     for label in sorted(set(labels.tolist())):
         rows = (labels == label).nonzero()[:, 0]
@@ -66,5 +66,5 @@ def split(
                 "one to test with are needed. Add images, or leave the class out."
             )
         taken = min(max(round(share * len(rows)), 1), len(rows) - 1)
-        test[rows[torch.randperm(len(rows), generator=draw)[:taken]]] = True
+        test[rows[torch.randperm(len(rows), generator=rng)[:taken]]] = True
     return (~test).nonzero()[:, 0], test.nonzero()[:, 0]

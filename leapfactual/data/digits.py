@@ -1,4 +1,4 @@
-"""MNIST: from the cache, or from the four IDX files of the original."""
+"""MNIST, from the cache or from the four IDX files of the original."""
 
 import gzip
 import struct
@@ -28,7 +28,9 @@ def digits(split: str, folder: str | Path | None = None) -> Dataset:
     """
     if split not in STEMS:
         raise InputError(f"`split` must be 'train' or 'test', got {split!r}.")
-    pixels, labels = _cached(split) if folder is None else _idx(Path(folder), STEMS[split])
+    pixels, labels = (
+        _read_cache(split) if folder is None else _read_folder(Path(folder), STEMS[split])
+    )
     images = torch.from_numpy(pixels.astype(np.float32) / 255).reshape(-1, 1, 28, 28)
     return Dataset(images, torch.from_numpy(labels.astype(np.int64)), tuple("0123456789"))
 
@@ -38,7 +40,7 @@ def _parts(path: Path) -> Any:  # noqa: ANN401
     return read_arrays(gzip.decompress(path.read_bytes()))
 
 
-def _cached(split: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def _read_cache(split: str) -> tuple[NDArray[Any], NDArray[Any]]:
     (path,) = packages.files("mnist")
     train, middle, test = _parts(path)
     parts = [train, middle] if split == "train" else [test]
@@ -48,7 +50,7 @@ def _cached(split: str) -> tuple[NDArray[Any], NDArray[Any]]:
     return whole, np.concatenate([labels for _, labels in parts])
 
 
-def _idx(folder: Path, stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def _read_folder(folder: Path, stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
     images = _read_idx(folder, f"{stem}-images-idx3-ubyte", 3)
     labels = _read_idx(folder, f"{stem}-labels-idx1-ubyte", 1)
     if len(images) != len(labels):

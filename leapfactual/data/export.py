@@ -1,4 +1,4 @@
-"""Data sets as folders of pictures or tables: something to try the commands on."""
+"""Export of data sets as folders of pictures or as tables, to try the commands on."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -15,6 +15,7 @@ from .digits import digits
 from .galaxies import RADIO_CLASSES, radio_galaxies
 
 Pixels = NDArray[np.uint8]
+# Galaxies of the literature's validation set count as training.
 SPLITS = {"train": "train", "test": "test", "valid": "train"}
 
 
@@ -22,8 +23,8 @@ def export(
     name: str,
     folder: str | Path,
     *,
-    most: int | None = None,
-    progress: Callable[[int], object] = silent,
+    limit: int | None = None,
+    on_progress: Callable[[int], object] = silent,
 ) -> Path:
     """Writes a data set to disk and returns what to look at.
 
@@ -34,8 +35,8 @@ def export(
     Arguments:
         name: ``mnist``, ``radio-galaxies`` or ``wine``.
         folder: Where to; a CSV file for a table.
-        most: How many images of each class and split at most.
-        progress: Is told how many images are written.
+        limit: How many images of each class and split at most.
+        on_progress: Called with the number of images that are written.
     """
     sets: dict[str, Callable[[], Iterator[tuple[str, str, Pixels]]]] = {
         "mnist": _digits,
@@ -53,22 +54,22 @@ def export(
     for split, kind, pixels in sets[name]():
         n = count.get((split, kind), 0)
         count[split, kind] = n + 1
-        if most is not None and n >= most:
+        if limit is not None and n >= limit:
             continue
         path = folder / split / kind / f"{n:05d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
         written += 1
-        progress(written)
+        on_progress(written)
     return folder
 
 
 def _digits() -> Iterator[tuple[str, str, Pixels]]:
     for split in ("train", "test"):
-        found = digits(split)
-        pixels = (found.images[:, 0] * 255).round().byte().numpy()
-        for image, label in zip(pixels, found.labels.tolist(), strict=True):
-            yield split, found.classes[label], image
+        dataset = digits(split)
+        pixels = (dataset.images[:, 0] * 255).round().byte().numpy()
+        for image, label in zip(pixels, dataset.labels.tolist(), strict=True):
+            yield split, dataset.classes[label], image
 
 
 def _galaxies() -> Iterator[tuple[str, str, Pixels]]:
@@ -84,10 +85,10 @@ def _wine(path: Path) -> Path:
             "the wines come with scikit-learn, which is not installed. Run `pip install "
             "'leapfactual[sklearn]'`."
         ) from error
-    found = load_wine()
+    wine = load_wine()
     with atomic(path) as temporary, temporary.open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow([*found.feature_names, "class"])
-        for row, label in zip(found.data, found.target, strict=True):
-            table.writerow([*row, found.target_names[label]])
+        table.writerow([*wine.feature_names, "class"])
+        for row, label in zip(wine.data, wine.target, strict=True):
+            table.writerow([*row, wine.target_names[label]])
     return path

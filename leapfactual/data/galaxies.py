@@ -1,4 +1,4 @@
-"""Galaxies: of the FIRST survey from the cache, of Galaxy10 DECaLS, or pictures of one's own."""
+"""Galaxies: of the FIRST survey, of Galaxy10 DECaLS, or from class folders of your own."""
 
 import io
 import warnings
@@ -19,11 +19,12 @@ from ..errors import InputError, LeapError, MissingData
 from . import packages
 from .datasets import Dataset, split
 from .hdf5 import open_hdf5
-from .images import open_images, resized
-from .reading import unit
+from .images import open_images, resize
+from .reading import to_unit
 
 RADIO = "radio-galaxies"
 RADIO_CLASSES = ("FRI", "FRII", "Compact", "Bent")
+# The galaxies fill the centre; the rest is sky.
 RADIO_SIDE, RADIO_CENTRE = 300, 128
 DECALS_CLASSES = (
     "Disturbed",
@@ -39,9 +40,10 @@ DECALS_CLASSES = (
 )
 DECALS_SHAPE = (256, 256, 3)
 DECALS_CENTRE = 150
+# How many images to read at a time.
 BLOCK = 128
 
-Watch = Callable[[int, int], object] | None
+OnImage = Callable[[int, int], object] | None
 
 
 def galaxies(
@@ -51,7 +53,7 @@ def galaxies(
     crop: int | None = None,
     test_share: float = 0.1,
     seed: int = 0,
-    on_image: Watch = None,
+    on_image: OnImage = None,
 ) -> tuple[Dataset, Dataset]:
     """Returns a training and a test set of galaxies.
 
@@ -64,7 +66,7 @@ def galaxies(
         source: ``radio-galaxies``, which ``leapfactual data get radio-galaxies`` fetches; the file
             ``Galaxy10_DECals.h5``; or a folder of class folders, or a zip of such.
         size: Height and width to resize to.
-        crop: The side of the centre that is cut out first. When not given, 128 pixels of a radio
+        crop: The side of the centre that is cut out first. Defaults to 128 pixels of a radio
             galaxy, 150 of one of Galaxy10 DECaLS, and all of a picture.
         test_share: The share of each class that is kept for testing.
         seed: Which images those are.
@@ -80,7 +82,7 @@ def galaxies(
         raise InputError(f"`test_share` must lie between 0 and 1, got {test_share!r}.")
     checks.whole(seed, "seed")
     if source == RADIO:
-        return _radio(size, _at_most(crop or RADIO_CENTRE, RADIO_SIDE, RADIO), on_image)
+        return _radio(size, _check_crop(crop or RADIO_CENTRE, RADIO_SIDE, RADIO), on_image)
     path = Path(source)
     if not path.exists():
         raise MissingData(
@@ -90,7 +92,7 @@ def galaxies(
     if path.is_dir() or path.suffix.lower() == ".zip":
         return _pictures(path, size, crop, test_share, seed, on_image)
     if path.suffix.lower() in (".h5", ".hdf5"):
-        crop = _at_most(crop or DECALS_CENTRE, DECALS_SHAPE[0], str(path))
+        crop = _check_crop(crop or DECALS_CENTRE, DECALS_SHAPE[0], str(path))
         return _decals(path, size, crop, test_share, seed, on_image)
     raise InputError(
         f"{path} is neither an .h5 or .hdf5 file, nor a folder, nor a .zip. Give one of those, or "
@@ -98,7 +100,7 @@ def galaxies(
     )
 
 
-def _at_most(crop: int, side: int, name: str) -> int:
+def _check_crop(crop: int, side: int, name: str) -> int:
     if crop > side:
         raise InputError(
             f"`crop` must be at most the {side} pixels that the images of {name} have, got {crop}."
@@ -107,7 +109,7 @@ def _at_most(crop: int, side: int, name: str) -> int:
 
 
 def radio_galaxies(
-    on_image: Watch = None, crop: int = RADIO_CENTRE
+    on_image: OnImage = None, crop: int = RADIO_CENTRE
 ) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
     """Yields the literature's split (train, valid or test), the class and the centre of each."""
     (path,) = packages.files(RADIO)
@@ -126,10 +128,10 @@ def radio_galaxies(
                 on_image(n, len(keys))
 
 
-def _radio(size: int, crop: int, on_image: Watch) -> tuple[Dataset, Dataset]:
+def _radio(size: int, crop: int, on_image: OnImage) -> tuple[Dataset, Dataset]:
     parts, labels, pixels = zip(*radio_galaxies(on_image, crop), strict=True)
-    x = unit(np.stack(pixels), lambda n: f"radio galaxy {n}")[:, None]
-    x = stretched(resized(x, (size, size)), "sqrt")
+    x = to_unit(np.stack(pixels), lambda n: f"radio galaxy {n}")[:, None]
+    x = stretched(resize(x, (size, size)), "sqrt")
     y = torch.tensor(labels)
     train = torch.tensor([part == "train" for part in parts])
     return (
@@ -139,7 +141,7 @@ def _radio(size: int, crop: int, on_image: Watch) -> tuple[Dataset, Dataset]:
 
 
 def _pictures(
-    path: Path, size: int, crop: int | None, share: float, seed: int, on_image: Watch
+    path: Path, size: int, crop: int | None, share: float, seed: int, on_image: OnImage
 ) -> tuple[Dataset, Dataset]:
     images = open_images(path, size=(size, size), crop=crop, on_image=on_image)
     if images.labels is None:
@@ -155,24 +157,24 @@ def _pictures(
             stacklevel=3,
         )
     rows = _split(path, images.labels, share, seed, images.classes)
-    return _filled(rows, images.batches(BLOCK), images.shape, images.labels, images.classes)
+    return _fill(rows, images.batches(BLOCK), images.shape, images.labels, images.classes)
 
 
 def _decals(
-    path: Path, size: int, crop: int, share: float, seed: int, on_image: Watch
+    path: Path, size: int, crop: int, share: float, seed: int, on_image: OnImage
 ) -> tuple[Dataset, Dataset]:
-    with _damage(path):
+    with _explain_damage(path):
         file = open_hdf5(path)
     with file:
-        with _damage(path):
+        with _explain_damage(path):
             images, labels = _decals_arrays(path, file)
         rows = _split(path, labels, share, seed, DECALS_CLASSES)
         blocks = _decals_blocks(path, images, size, crop, on_image)
-        return _filled(rows, blocks, (3, size, size), labels, DECALS_CLASSES)
+        return _fill(rows, blocks, (3, size, size), labels, DECALS_CLASSES)
 
 
 @contextmanager
-def _damage(path: Path) -> Iterator[None]:
+def _explain_damage(path: Path) -> Iterator[None]:
     """Turns what h5py raises on a damaged file into an error that says what to do."""
     try:
         yield
@@ -219,15 +221,15 @@ def _decals_blocks(
     images: Any,  # noqa: ANN401 - h5py has no types
     size: int,
     crop: int,
-    on_image: Watch,
+    on_image: OnImage,
 ) -> Iterator[Tensor]:
     edge = (DECALS_SHAPE[0] - crop) // 2
     centre = slice(edge, edge + crop)
     for start in range(0, len(images), BLOCK):
-        with _damage(path):
+        with _explain_damage(path):
             pixels = images[start : start + BLOCK, centre, centre]
-        x = unit(pixels, lambda n: f"{path}[{n}]").permute(0, 3, 1, 2)
-        yield resized(x, (size, size))
+        x = to_unit(pixels, lambda n: f"{path}[{n}]").permute(0, 3, 1, 2)
+        yield resize(x, (size, size))
         if on_image is not None:
             on_image(start + len(pixels), len(images))
 
@@ -241,14 +243,14 @@ def _split(
         raise InputError(f"{path} cannot be split: {error}") from error
 
 
-def _filled(
+def _fill(
     rows: tuple[Tensor, Tensor],
     blocks: Iterable[Tensor],
     shape: tuple[int, int, int],
     labels: Tensor,
     classes: tuple[str, ...],
 ) -> tuple[Dataset, Dataset]:
-    """Fills both sets block by block, so that nothing is held twice."""
+    """Fills both sets block by block, so that no image is in memory twice."""
     train, test = (torch.empty(len(part), *shape) for part in rows)
     start = 0
     for x in blocks:

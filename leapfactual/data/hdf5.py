@@ -1,4 +1,4 @@
-"""HDF5 files, whose library is an extra."""
+"""HDF5 files, which need the extra ``hdf5``."""
 
 from pathlib import Path
 from typing import IO, Any
@@ -7,7 +7,7 @@ from ..errors import MissingExtra
 
 
 def open_hdf5(file: str | Path | IO[bytes]) -> Any:  # noqa: ANN401 - h5py has no types
-    """Opens an HDF5 file for reading, or says what to install."""
+    """Opens an HDF5 file for reading, or raises an error that says what to install."""
     try:
         import h5py
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Sets of images on disk, read when they are needed, so that memory does not grow with them.
+"""Sets of images on disk, read lazily, so that memory does not grow with them.
 
 A set is opened from a folder of class folders, a flat folder, a zip of either, a list of files, an
 ``.npz`` or an HDF5 file. Opening looks at every image once: those that cannot be read are named
@@ -19,9 +19,9 @@ from .sources import SUFFIXES, Broken, Source, open_source
 
 
 class Images:
-    """Is a set of images, all of one shape, that are read when they are asked for.
+    """Set of images on disk, all of one shape, that is read lazily.
 
-    Make one with :func:`open_images`. It can be indexed with rows, gone through in batches, and
+    Create one with :func:`open_images`. It can be indexed with rows, iterated in batches, and
     given to :func:`leapfactual.embed` and :func:`leapfactual.training.autoencoder`.
     """
 
@@ -63,8 +63,8 @@ class Images:
         chosen = [self._rows[row] for row in rows]
         if not chosen:
             return torch.zeros(0, *self.shape)
-        read = (_cropped(image, self.crop) for image in self._source.read(chosen))
-        return stretched(torch.stack([_fitted(image, self.shape) for image in read]), self.stretch)
+        read = (_crop(image, self.crop) for image in self._source.read(chosen))
+        return stretched(torch.stack([_fit(image, self.shape) for image in read]), self.stretch)
 
     def stretched(self, stretch: str) -> "Images":
         """Returns the same set with what is faint lifted: ``sqrt``, ``asinh`` or ``log``."""
@@ -75,7 +75,7 @@ class Images:
         return Images(self._source, self._rows, self.shape, self.broken, stretch, self.crop)
 
     def batches(self, batch_size: int) -> Iterator[Tensor]:
-        """Goes through the images in order."""
+        """Yields the images in order, batch by batch."""
         checks.positive(batch_size, "batch_size")
         for start in range(0, len(self), batch_size):
             yield self[start : start + batch_size]
@@ -129,11 +129,11 @@ def open_images(
         try:
             if not isinstance(image, Tensor):
                 raise image
-            image = _cropped(image, crop)
+            image = _crop(image, crop)
             if shape is None:
                 height, width = size or tuple(image.shape[1:])
                 shape = (channels or image.shape[0], height, width)
-            _fits(image, shape, size, channels)
+            _check_fits(image, shape, size, channels)
         except (InputError, MissingData) as error:
             broken.append(Broken(where.name(row), str(error)))
         else:
@@ -150,7 +150,7 @@ def open_images(
 
 
 def _each(where: Source) -> Iterator[tuple[int, Tensor | InputError | MissingData]]:
-    """Yields every image, or the error that it gives, reading in blocks while all goes well."""
+    """Yields every image, or the error that it raises; reads in blocks as long as none does."""
     for start in range(0, len(where), where.block):
         rows = range(start, min(start + where.block, len(where)))
         try:
@@ -165,7 +165,7 @@ def _each(where: Source) -> Iterator[tuple[int, Tensor | InputError | MissingDat
                     yield row, image
 
 
-def _fits(
+def _check_fits(
     image: Tensor, shape: tuple[int, int, int], size: tuple[int, int] | None, channels: int | None
 ) -> None:
     if size is None and tuple(image.shape[1:]) != shape[1:]:
@@ -179,15 +179,15 @@ def _fits(
         )
 
 
-def _fitted(image: Tensor, shape: tuple[int, int, int]) -> Tensor:
+def _fit(image: Tensor, shape: tuple[int, int, int]) -> Tensor:
     if image.shape[0] == 3 and shape[0] == 1:
         image = (image * image.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(0, True)
     elif image.shape[0] == 1 and shape[0] == 3:
         image = image.expand(3, -1, -1)
-    return resized(image[None], shape[1:])[0]
+    return resize(image[None], shape[1:])[0]
 
 
-def _cropped(image: Tensor, crop: int | None) -> Tensor:
+def _crop(image: Tensor, crop: int | None) -> Tensor:
     if crop is None:
         return image
     height, width = image.shape[1:]
@@ -200,7 +200,7 @@ def _cropped(image: Tensor, crop: int | None) -> Tensor:
     return image[:, top : top + crop, left : left + crop]
 
 
-def resized(x: Tensor, size: tuple[int, int]) -> Tensor:
+def resize(x: Tensor, size: tuple[int, int]) -> Tensor:
     """Resizes images ``(B, C, H, W)`` in [0, 1], smoothly, without aliasing."""
     if tuple(x.shape[2:]) == tuple(size):
         return x

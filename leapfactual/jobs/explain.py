@@ -36,15 +36,15 @@ from .. import checks
 from ..alternatives import diverse
 from ..bundle import Bundle
 from ..data import Images, Table
-from ..data.csv import named
+from ..data.csv import read_csv_rows
 from ..errors import InputError
 from ..explainer import LeapFactual
 from ..explanation import Explanation
 from ..files import atomic
+from ..imaging import to_pil
 from ..leaps import Stage, describe
-from ..report import animation, cards, write_page
-from ..report.cards import numbers, picture
-from ..report.figures import change
+from ..report import cards, change_map, write_animation, write_page
+from ..report.cards import numbers
 from ..solvers import Solver
 from ..types import Classifier, silent
 from .job import typicality
@@ -173,7 +173,7 @@ def listed_pairs(
     """
     return [
         (row, target_named(cells["target"], classes))
-        for _, row, cells in named(path, images, "target", "targets")
+        for _, row, cells in read_csv_rows(path, images, "target", "targets")
     ]
 
 
@@ -258,9 +258,8 @@ def _piece(
     if x.ndim == 4:
         for n in shown:
             walked = found if reliable is None else reliable
-            animation(
-                walked, out / "animations" / f"{rows[n]['file']}.webp", n, job.bundle.generator
-            )
+            path = out / "animations" / f"{rows[n]['file']}.webp"
+            write_animation(walked, path, n, job.bundle.generator)
     with atomic(_record(out, start)) as temporary:
         temporary.write_text(json.dumps({"rows": rows, "cards": made}))
 
@@ -329,11 +328,11 @@ def _pictures(
     out: Path, rows: list[dict[str, Any]], found: Explanation, reliable: Explanation | None
 ) -> None:
     for n, row in enumerate(rows):
-        picture(found.counterfactual[n]).save(out / "counterfactuals" / f"{row['file']}.png")
-        changed = change(found.reconstruction[n], found.counterfactual[n])
+        to_pil(found.counterfactual[n]).save(out / "counterfactuals" / f"{row['file']}.png")
+        changed = change_map(found.reconstruction[n], found.counterfactual[n])
         changed.save(out / "changes" / f"{row['file']}.png")
         if reliable is not None:
-            picture(reliable.counterfactual[n]).save(out / "reliable" / f"{row['file']}.png")
+            to_pil(reliable.counterfactual[n]).save(out / "reliable" / f"{row['file']}.png")
 
 
 def _cards(
@@ -355,6 +354,7 @@ def _cards(
         typicality=near,
         reliable=None if reliable is None else reliable[rows],
         reliable_typicality=far,
+        generator=job.bundle.generator,
     )
 
 
@@ -384,7 +384,7 @@ def _finish(job: Job, out: Path, pieces: Iterable[int]) -> None:
         about=_about(job, summary),
         classes=job.bundle.classes,
         columns=_texts(training.get("columns")) if isinstance(job.images, Table) else (),
-        spread=_floats(training.get("spread")) if isinstance(job.images, Table) else (),
+        std=_floats(training.get("spread")) if isinstance(job.images, Table) else (),
         table=tally.table(),
     )
     with atomic(out / "results.json") as temporary, temporary.open("w") as file:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..data import Images, Table
-from ..data.csv import named
+from ..data.csv import read_csv_rows
 from ..errors import InputError
 from ..types import Generator
 
@@ -62,7 +62,7 @@ def read_votes(
     """
     found: list[tuple[int, str]] = []
     who: set[tuple[str, int]] = set()
-    for where, row, cells in named(path, images, "label", "votes"):
+    for where, row, cells in read_csv_rows(path, images, "label", "votes"):
         label = cells["label"]
         if not label or (classes is not None and label not in classes):
             listed = ", ".join(classes or ()) or "a name"

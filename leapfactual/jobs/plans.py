@@ -24,7 +24,7 @@ from ..errors import InputError
 from ..explainer import LeapFactual
 from ..flow import Flow
 from ..leaps import Leaps, Plan, RatedPlan, blend, describe, inject, tighten
-from ..report.cards import distance
+from ..metrics import l1
 from ..solvers import RK4, FixedStep, Midpoint
 from ..types import Classifier, Generator
 from .job import typicality
@@ -244,7 +244,7 @@ class _Trial:
         counted = found.source != found.target
         numbers = {
             "validity": found.valid[counted].double().mean().item(),
-            "L1": distance(found)[counted].mean().item(),
+            "L1": l1(found)[counted].mean().item(),
             "queries": found.queries[counted].double().mean().item(),
         }
         if typical:

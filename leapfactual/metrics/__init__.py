@@ -12,7 +12,7 @@ from .factories import (
 )
 from .lpips import LPIPS
 from .morphology import morphometrics, relative_error
-from .standard import METRICS, Metric, Score, evaluate, morphology_errors
+from .standard import METRICS, Metric, Score, evaluate, l1, morphology_errors
 
 __all__ = [
     "LPIPS",
@@ -24,6 +24,7 @@ __all__ = [
     "evaluate",
     "frechet",
     "inside",
+    "l1",
     "morphology_errors",
     "morphometrics",
     "oracle_validity",

@@ -1,4 +1,4 @@
-"""Metrics that are made with something at hand: a oracle, features, a distance, a mask."""
+"""Factories of metrics that need a part: an oracle, features, a distance, a mask."""
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -14,34 +14,49 @@ from ..explanation import Explanation
 from ..types import Classifier
 from .standard import Metric
 
-STEPS = 50
-SMALLEST = 64
+# Steps of the perturbation curves, each of 2 % of the pixels.
+COUT_STEPS = 50
+# LPIPS's networks pool away images that are smaller.
+MIN_LPIPS_SIDE = 64
 
 
 def oracle_validity(oracle: Classifier, name: str = "oracle", batch_size: int = 1024) -> Metric:
-    """Makes a metric of a oracle: whether it gives the counterfactual to the target.
+    """Returns oracle validity as a metric: whether an oracle sees the target class.
 
-    As with validity, images whose source was the target already do not count.
+    An oracle is a second, independent classifier. As with validity, images whose source was the
+    target already do not count.
+
+    Arguments:
+        oracle: The second classifier.
+        name: What to call the metric.
+        batch_size: How many images at a time.
     """
 
     def function(e: Explanation) -> Tensor:
-        said = _in_batches(oracle, e.counterfactual, batch_size).argmax(1)
-        agrees = said.to(e.target.device) == e.target
+        label = _in_batches(oracle, e.counterfactual, batch_size).argmax(1)
+        agrees = label.to(e.target.device) == e.target
         return agrees.double().where(e.source != e.target, torch.nan)
 
     return Metric(name, True, function)
 
 
 def cout(classifier: Classifier, name: str = "COUT", batch_size: int = 1024) -> Metric:
-    """Makes the metric COUT: how soon the counterfactual's pixels turn the answer.
+    """Returns the metric COUT: the difference of the areas under two perturbation curves.
 
     The pixels of the counterfactual are pasted into the reconstruction in 50 steps, those that
-    change most first. The value is the area under the target's probability minus that under the
-    source's, between -1 and 1. Images whose source was the target already do not count.
+    change most first. Over the share of pixels that are pasted, the target's probability is one
+    curve and the source's the other. The value is the area under the first minus that under the
+    second, by the trapezoidal rule, between -1 and 1. Images whose source was the target already
+    do not count.
 
     References:
         | Cycle-Consistent Counterfactuals by Latent Transformations (Khorram and Fuxin, 2022)
         | https://arxiv.org/abs/2203.15064
+
+    Arguments:
+        classifier: The classifier that was explained.
+        name: What to call the metric.
+        batch_size: How many images at a time.
     """
 
     def area(e: Explanation) -> Tensor:
@@ -49,12 +64,12 @@ def cout(classifier: Classifier, name: str = "COUT", batch_size: int = 1024) -> 
         rank = change.argsort(1, descending=True).argsort(1).view(len(e), 1, *e.x.shape[2:])
         rows = torch.arange(len(e), device=e.target.device)
         total = torch.zeros(len(e), device=e.target.device, dtype=torch.float64)
-        for step in range(STEPS + 1):
-            pasted = rank < change.shape[1] * step / STEPS
-            p = classifier(torch.where(pasted, e.counterfactual, e.reconstruction)).double()
+        for step in range(COUT_STEPS + 1):
+            replaced = rank < change.shape[1] * step / COUT_STEPS
+            p = classifier(torch.where(replaced, e.counterfactual, e.reconstruction)).double()
             p = p.to(e.target.device)
-            weight = 0.5 if step in (0, STEPS) else 1.0
-            total += weight * (p[rows, e.target] - p[rows, e.source]) / STEPS
+            weight = 0.5 if step in (0, COUT_STEPS) else 1.0
+            total += weight * (p[rows, e.target] - p[rows, e.source]) / COUT_STEPS
         return total.where(e.source != e.target, torch.nan)
 
     @torch.no_grad()
@@ -68,13 +83,13 @@ def cout(classifier: Classifier, name: str = "COUT", batch_size: int = 1024) -> 
 
 
 def inside(mask: Tensor, name: str = "inside") -> Metric:
-    """Makes a metric of a mask: the share of the change from the reconstruction inside of it.
+    """Returns the share of the change that is inside of a mask, as a metric.
 
-    Images that did not change do not count.
+    The change is that from the reconstruction. Images that did not change do not count.
 
     Arguments:
         mask: Where images are to change, as :class:`LeapFactual` takes it.
-        name: What to call it.
+        name: What to call the metric.
     """
 
     def function(e: Explanation) -> Tensor:
@@ -89,14 +104,14 @@ def perceptual(
     name: str | None = None,
     batch_size: int = 256,
 ) -> Metric:
-    """Makes a metric of a distance between images such as :class:`LPIPS`.
+    """Returns a distance between images, such as :class:`LPIPS`, as a metric.
 
     Images smaller than 64 pixels are enlarged to that.
 
     Arguments:
         distance: From two batches of images to one value for each pair.
         against: ``reconstruction``, or ``x`` for the input.
-        name: What to call it; LPIPS, or LPIPS to input, when not given.
+        name: What to call the metric. Defaults to LPIPS, or LPIPS to input.
         batch_size: How many pairs at a time.
     """
     if against not in ("reconstruction", "x"):
@@ -110,16 +125,16 @@ def perceptual(
         pairs = zip(
             torch.split(e.counterfactual, batch_size), torch.split(other, batch_size), strict=True
         )
-        return torch.cat([distance(_enlarged(a), _enlarged(b)) for a, b in pairs]).double()
+        return torch.cat([distance(_enlarge(a), _enlarge(b)) for a, b in pairs]).double()
 
     return Metric(name or ("LPIPS" if against != "x" else "LPIPS to input"), False, function)
 
 
-def _enlarged(x: Tensor) -> Tensor:
+def _enlarge(x: Tensor) -> Tensor:
     x = x.clamp(0, 1)
-    if min(x.shape[2:]) >= SMALLEST:
+    if min(x.shape[2:]) >= MIN_LPIPS_SIDE:
         return x
-    scale = SMALLEST / min(x.shape[2:])
+    scale = MIN_LPIPS_SIDE / min(x.shape[2:])
     size = [round(scale * n) for n in x.shape[2:]]
     return F.interpolate(x, size, mode="bilinear", align_corners=False)
 
@@ -130,15 +145,15 @@ def realism(
     name: str = "Fréchet",
     batch_size: int = 1024,
 ) -> Metric:
-    """Makes the Fréchet distance between counterfactuals and real images in a network's features.
+    """Returns the Fréchet distance of counterfactuals to real images, in features, as a metric.
 
     Only valid counterfactuals count.
 
     Arguments:
-        features: From images to rows of features ``(B, F)``. Say which network they come from: the
-            distance has no meaning without it.
+        features: A network from images to features ``(B, F)``. Report which one: with InceptionV3
+            the distance is the FID, and values of different networks cannot be compared.
         images: Real images to compare with.
-        name: What to call it.
+        name: What to call the metric.
         batch_size: How many images at a time.
     """
     real = _in_batches(features, images, batch_size).double()
@@ -164,8 +179,8 @@ def frechet(a: Tensor, b: Tensor) -> Tensor:
         return torch.full((), torch.nan, dtype=torch.float64, device=a.device)
     covariances = a.T.cov(), b.T.cov()
     roots = torch.linalg.eigvals(covariances[0] @ covariances[1]).real.clamp_min(0).sqrt()
-    spread = covariances[0].trace() + covariances[1].trace() - 2 * roots.sum()
-    total: Tensor = (a.mean(0) - b.mean(0)).square().sum() + spread
+    covariance = covariances[0].trace() + covariances[1].trace() - 2 * roots.sum()
+    total: Tensor = (a.mean(0) - b.mean(0)).square().sum() + covariance
     return total
 
 
@@ -179,7 +194,7 @@ def diversity(
         explanations: Explanations of the same images for the same targets, such as those of
             several plans, or what :meth:`leapfactual.alternatives.Alternatives.each` gives.
         distance: From two batches of images to one value for each pair, such as :class:`LPIPS`;
-            when not given, L1: of pixels, or of latents for rows.
+            Defaults to L1: of pixels, or of latents for rows.
     """
     if len(explanations) < 2:
         raise InputError(
@@ -187,8 +202,8 @@ def diversity(
             "same images with another plan too."
         )
     latents = distance is None and explanations[0].x.ndim != 4
-    found = [e.z_counterfactual if latents else e.counterfactual for e in explanations]
-    pairs = combinations(found, 2)
+    points = [e.z_counterfactual if latents else e.counterfactual for e in explanations]
+    pairs = combinations(points, 2)
     return torch.stack([(distance or _mean_absolute)(a, b) for a, b in pairs]).mean(0)
 
 
@@ -199,10 +214,10 @@ def stability(
     noise: float = 0.02,
     seed: int = 0,
 ) -> Tensor:
-    """Returns how far counterfactuals move when a little noise is added to the images, ``(B,)``.
+    """Returns how far counterfactuals move when noise is added to the images, ``(B,)``.
 
     Arguments:
-        explainer: What made the explanation.
+        explainer: The explainer that made the explanation.
         explanation: The explanation.
         distance: From two batches of images to one value for each pair.
         noise: The standard deviation of the noise, for images in [0, 1].
@@ -211,8 +226,8 @@ def stability(
     rng = torch.Generator().manual_seed(seed)
     x = explanation.x
     shift = noise * torch.randn(x.shape, generator=rng, dtype=x.dtype)
-    moved = x + shift.to(x.device)
-    again = explainer.explain(moved.clamp(0, 1) if x.ndim == 4 else moved, explanation.target)
+    noisy = x + shift.to(x.device)
+    again = explainer.explain(noisy.clamp(0, 1) if x.ndim == 4 else noisy, explanation.target)
     return distance(explanation.counterfactual, again.counterfactual)
 
 

@@ -22,7 +22,7 @@ from ..data.arrays import read_arrays
 from ..errors import InputError, MissingData
 
 # A convolution is (outputs, kernel, stride, padding), a pooling (kernel, stride), a fire module
-# (squeezed, expanded, 0); a star marks a tap.
+# (squeezed, expanded, 0); a star marks a layer whose features are compared.
 ALEXNET: list[tuple[int, ...] | str] = [
     (64, 11, 4, 2),
     "*",
@@ -76,7 +76,7 @@ BACKBONES = {"alexnet": ALEXNET, "vgg16": VGG16, "squeezenet": SQUEEZENET}
 
 
 class LPIPS(nn.Module):
-    """Is the distance; called with two batches of images in [0, 1] it gives one value a pair.
+    """Creates the LPIPS distance; called with two batches of images in [0, 1] it returns ``(B,)``.
 
     Grey images are repeated to three channels. It is differentiable, so it can guide an inversion
     or the training of an autoencoder.
@@ -88,7 +88,7 @@ class LPIPS(nn.Module):
 
     Arguments:
         backbone: ``alexnet``, ``vgg16`` or ``squeezenet`` (1.1). The weights are random;
-            :meth:`load` or :meth:`read_torch` brings the learnt.
+            :meth:`load` or :meth:`read_torch` reads the learnt ones.
     """
 
     shift: Tensor
@@ -138,7 +138,7 @@ class LPIPS(nn.Module):
         return metric
 
     def read(self, arrays: Mapping[str, Any]) -> None:
-        """Takes the weights from nested arrays, kernels in the order height, width, in, out."""
+        """Reads the weights from nested arrays, kernels in the order height, width, in, out."""
         try:
             (body,) = (value for key, value in arrays.items() if not key.startswith("NetLin"))
             for n, convolution in enumerate(self.convolutions):
@@ -156,7 +156,7 @@ class LPIPS(nn.Module):
             ) from error
 
     def read_torch(self, backbone: Mapping[str, Tensor], heads: Mapping[str, Tensor]) -> None:
-        """Takes the weights from the state dicts of torchvision's network and of the heads.
+        """Reads the weights from the state dicts of torchvision's network and of the heads.
 
         Arguments:
             backbone: That of torchvision's ``alexnet``, ``vgg16`` or ``squeezenet1_1``.
@@ -164,9 +164,9 @@ class LPIPS(nn.Module):
         """
         names = (name for name in backbone if name.startswith("features."))
         try:
-            found = [backbone[name] for name in sorted(names, key=_place)]
+            ordered = [backbone[name] for name in sorted(names, key=_layer_order)]
             for n, convolution in enumerate(self.convolutions):
-                weight, bias = (value.to(torch.float32) for value in found[2 * n : 2 * n + 2])
+                weight, bias = (value.to(torch.float32) for value in ordered[2 * n : 2 * n + 2])
                 convolution.load_state_dict({"weight": weight, "bias": bias})
             for n, head in enumerate(self.heads):
                 head.copy_(heads[f"lin{n}.model.1.weight"].to(torch.float32).reshape(-1))
@@ -190,10 +190,10 @@ class LPIPS(nn.Module):
 
     def _taps(self, x: Tensor) -> Sequence[Tensor]:
         x = (2 * x.expand(-1, 3, -1, -1) - 1 - self.shift) / self.scale
-        found, convolutions = [], iter(self.convolutions)
+        taps, convolutions = [], iter(self.convolutions)
         for layer in BACKBONES[self.backbone]:
             if layer == "*":
-                found.append(F.normalize(x, dim=1, eps=1e-10))
+                taps.append(F.normalize(x, dim=1, eps=1e-10))
             elif len(layer) == 4:
                 x = F.relu(next(convolutions)(x))
             elif len(layer) == 3:
@@ -206,11 +206,11 @@ class LPIPS(nn.Module):
                         f"images are too small for {self.backbone}: resize them to 64 × 64."
                     )
                 x = F.max_pool2d(x, kernel, stride, ceil_mode=self.backbone == "squeezenet")
-        return found
+        return taps
 
 
-def _place(name: str) -> tuple[int, int, bool]:
-    """Returns where a weight of torchvision's stands: layer, part of it, weight or bias."""
+def _layer_order(name: str) -> tuple[int, int, bool]:
+    """Returns the sort key of a weight of torchvision's: layer, part of it, weight or bias."""
     _, layer, *part, kind = name.split(".")
     parts = ["squeeze", "expand1x1", "expand3x3"]
     return int(layer), parts.index(part[0]) if part else 0, kind == "bias"

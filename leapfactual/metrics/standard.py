@@ -1,4 +1,4 @@
-"""Metrics: functions of an explanation, each of which says which way is better."""
+"""Standard metrics: functions of an explanation, each of which says which way is better."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,20 +13,27 @@ from ..errors import InputError, MissingExtra
 from ..explanation import Explanation
 from .morphology import morphometrics, relative_error
 
-CHANGED = 0.1
+# Changes of less than a tenth of the range are hardly visible.
+MIN_CHANGE = 0.1
+# Bootstrap resamples, with which the standard error itself is known to about 5 %.
 RESAMPLES = 200
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Is a number that an explanation has.
+    """Creates a metric, for :func:`evaluate`.
 
     Arguments:
         name: What it is called.
         higher_is_better: Which way is better.
-        function: Gives one value for each image, ``(B,)``, NaN for images that do not count; with
-            a ``summary``, one row for each image.
-        summary: Makes one value of the rows, where only the whole has one.
+        function: Returns one value for each image, ``(B,)``, NaN for images that do not count;
+            with a ``summary``, one row for each image.
+        summary: Returns one value for all rows, where single images have none, as with AUC.
+
+    Example:
+        >>> brightness = Metric("brightness", True, lambda e: e.counterfactual.flatten(1).mean(1))
+        >>> brightness.name
+        'brightness'
     """
 
     name: str
@@ -42,7 +49,7 @@ class Metric:
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """Is a metric's result: mean, standard error, and the value of each image if it has one."""
+    """Result of a metric: mean, standard error, and the value of each image if it has one."""
 
     mean: float
     sem: float
@@ -59,8 +66,8 @@ def validity(e: Explanation) -> Tensor:
     return e.valid.double().where(e.source != e.target, torch.nan)
 
 
-def answers(e: Explanation) -> Tensor:
-    """The probabilities of the counterfactual, and its target in the last column."""
+def scored_targets(e: Explanation) -> Tensor:
+    """The probabilities of the counterfactual, with its target as the last column."""
     return torch.cat([e.probabilities.double(), e.target[:, None].double()], dim=1)
 
 
@@ -81,18 +88,18 @@ def auroc(rows: Tensor) -> Tensor:
 
 
 def l1(e: Explanation, against: str = "reconstruction") -> Tensor:
-    """The mean absolute difference of pixels; for rows that of latents, which are in spreads."""
-    return _gap(e, against).abs().mean(1)
+    """The mean absolute difference of pixels, ``(B,)``; for rows, that of their latents."""
+    return _difference(e, against).abs().mean(1)
 
 
 def l2(e: Explanation, against: str = "reconstruction") -> Tensor:
-    """The root mean square difference of pixels."""
-    return _gap(e, against).square().mean(1).sqrt()
+    """The root mean square difference of pixels, ``(B,)``; for rows, that of latents."""
+    return _difference(e, against).square().mean(1).sqrt()
 
 
 def psnr(e: Explanation, against: str = "reconstruction") -> Tensor:
     """The peak signal-to-noise ratio, for a peak of 1, in decibels."""
-    return -10 * _gap(e, against).square().mean(1).clamp_min(1e-12).log10()
+    return -10 * _difference(e, against).square().mean(1).clamp_min(1e-12).log10()
 
 
 def ssim(e: Explanation, against: str = "reconstruction") -> Tensor:
@@ -106,10 +113,10 @@ def ssim(e: Explanation, against: str = "reconstruction") -> Tensor:
 
 def sparsity(e: Explanation) -> Tensor:
     """The share of pixels that change by more than a tenth."""
-    return (_gap(e, "reconstruction").abs() > CHANGED).double().mean(1)
+    return (_difference(e, "reconstruction").abs() > MIN_CHANGE).double().mean(1)
 
 
-def _gap(e: Explanation, against: str) -> Tensor:
+def _difference(e: Explanation, against: str) -> Tensor:
     if e.x.ndim != 4:
         return e.z_counterfactual - e.z
     other: Tensor = getattr(e, against)
@@ -120,7 +127,7 @@ METRICS = {
     metric.name: metric
     for metric in (
         Metric("ACC", True, accuracy),
-        Metric("AUC", True, answers, auroc),
+        Metric("AUC", True, scored_targets, auroc),
         Metric("validity", True, validity),
         Metric("margin", True, lambda e: e.margin),
         Metric("L1", False, l1),
@@ -151,8 +158,8 @@ def morphology_errors(
         true: The morphometrics of the reconstructions, where they are known already.
     """
     true = true or morphometrics(e.reconstruction.clamp(0, 1), workers)
-    found = morphometrics(e.counterfactual.clamp(0, 1), workers)
-    return {f"D({name})": error for name, error in relative_error(found, true).items()}
+    measured = morphometrics(e.counterfactual.clamp(0, 1), workers)
+    return {f"D({name})": error for name, error in relative_error(measured, true).items()}
 
 
 def evaluate(
@@ -160,8 +167,7 @@ def evaluate(
 ) -> dict[str, Score]:
     """Returns the scores of an explanation, each with its standard error.
 
-    For metrics that only the whole has, such as AUC, the standard error comes from resampling the
-    images.
+    For metrics with a ``summary``, such as AUC, the standard error is a bootstrap over images.
 
     Arguments:
         explanation: The explanation.
@@ -183,11 +189,11 @@ def evaluate(
 
 def score(metric: Metric, explanation: Explanation, seed: int = 0) -> Score:
     """Returns the score of one metric."""
-    return summarised(metric, metric.function(explanation), seed)
+    return summarize(metric, metric.function(explanation), seed)
 
 
-def summarised(metric: Metric, values: Tensor, seed: int = 0) -> Score:
-    """Returns the score of what a metric's function gave, maybe piece by piece."""
+def summarize(metric: Metric, values: Tensor, seed: int = 0) -> Score:
+    """Returns the score of a metric from the values of its function, which may come in pieces."""
     if metric.summary is not None:
         rng = torch.Generator().manual_seed(seed)
         n = len(values)
@@ -207,7 +213,7 @@ def summarised(metric: Metric, values: Tensor, seed: int = 0) -> Score:
 
 
 def require_torchmetrics() -> None:
-    """Says how to get torchmetrics, before any work is done, where it is missing."""
+    """Checks that torchmetrics is installed, before any work is done, and says how to get it."""
     _torchmetrics("torchmetrics")
 
 

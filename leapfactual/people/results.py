@@ -89,7 +89,7 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
 
     def shown() -> Iterator[dict[str, Any]]:
         nonlocal count
-        for run, e, pictures in explanations(db, bundle, device):
+        for run, e, pictures in explanations(db, worker):
             stem = run["name"].replace("\\", "/").strip("/").replace("/", "-")
             stem = stem.encode()[-MOST_STEM:].decode(errors="ignore")
             for what, content in pictures.items():
@@ -97,11 +97,18 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
                 with atomic(place) as temporary:
                     temporary.write_bytes(content)
             count += 1
-            (card,) = cards(e, names=[run["name"]], classes=campaign.classes)
+            (card,) = cards(
+                e,
+                names=[run["name"]],
+                classes=campaign.classes,
+                generator=worker.explainer.generator,
+            )
             yield card | {"reason": run["reason"]}
 
     if not any(row["status"] in (REACHED, EXHAUSTED) for row in table):
         return 0
+    worker = Worker(db, bundle, device)
+    worker.explainer.keep_path = True
     write_page(
         out / "index.html",
         shown(),
@@ -115,14 +122,12 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
 
 
 def explanations(
-    db: Database, bundle: Path | None = None, device: str = "cpu"
+    db: Database, worker: Worker
 ) -> Iterator[tuple[dict[str, Any], Explanation, dict[str, bytes]]]:
     """Walks every run that came to its end again, through the answers that people gave.
 
     Gives the :func:`journey` of the run, the explanation with its path, and the pictures as files.
     """
-    worker = Worker(db, bundle, device)
-    worker.explainer.keep_path = True
     with db.read() as c:
         numbers = list(
             c.execute(
@@ -138,7 +143,7 @@ def explanations(
             after = asset(c, run["result"]["counterfactual"])
         assert before is not None
         assert after is not None
-        x = decoded(before[1]).to(device)
+        x = decoded(before[1]).to(worker.device)
         e = ahead(worker.explainer, x, run["target"], run["answers"], 1).explanation
         assert e is not None
-        yield run, e.to("cpu"), {"before": before[1], "after": after[1]}
+        yield run, e, {"before": before[1], "after": after[1]}

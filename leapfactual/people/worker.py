@@ -31,9 +31,8 @@ from ..bundle.manifest import MANIFEST, sha256
 from ..errors import InputError, LeapError
 from ..explainer import LeapFactual
 from ..explanation import Explanation
-from ..imaging import as_images
+from ..imaging import as_images, to_pil
 from ..leaps import parse
-from ..report.cards import picture
 from .questions import STEP, Ahead, ahead
 from .store import tables as t
 from .store.database import Database, Unavailable
@@ -82,7 +81,7 @@ class Job:
 def encoded(x: Tensor) -> bytes:
     """Returns an image ``(C, H, W)`` in [0, 1] as a PNG."""
     buffer = io.BytesIO()
-    picture(x).save(buffer, format="PNG")
+    to_pil(x).save(buffer, format="PNG")
     return buffer.getvalue()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import atomic
+from .colors import CHANGE_COLORS, DARK_CHANGE_COLORS
 
 
 def write_page(
@@ -18,7 +19,7 @@ def write_page(
     about: str,
     classes: Sequence[str],
     columns: Sequence[str] = (),
-    spread: Sequence[float] = (),
+    std: Sequence[float] = (),
     table: Sequence[Sequence[str]] | None = None,
     asked: str = "",
 ) -> None:
@@ -31,13 +32,16 @@ def write_page(
         about: A sentence or two below it.
         classes: What the classes are called.
         columns: What the columns are called, for rows of numbers.
-        spread: The spread of each column, which bars are drawn in.
+        std: The standard deviation of each column, the unit of the bars.
         table: A table to show at the top, its header first.
-        asked: Who was asked, such as people, if no classifier was: who gives labels and no
+        asked: Who answered, such as ``people``, where it was no classifier: labels without
             probabilities.
     """
     template = (files("leapfactual") / "report" / "page.html").read_text(encoding="utf-8")
     template = template.replace("__TITLE__", html.escape(title))
+    for name, light in CHANGE_COLORS._asdict().items():
+        dark = getattr(DARK_CHANGE_COLORS, name)
+        template = template.replace(f"__{name.upper()}__", f"light-dark({light}, {dark})")
     before, after = template.split("__DATA__")
     head = {
         "title": title,
@@ -45,7 +49,7 @@ def write_page(
         "kind": "rows" if columns else "images",
         "classes": list(classes),
         "columns": list(columns),
-        "spread": list(spread),
+        "std": list(std),
         "table": table,
         "asked": asked,
     }

@@ -1,4 +1,4 @@
-"""What every study writes: rows of numbers, and what one needs to know to get them again."""
+"""Tables of results, as Markdown and JSON, with what it takes to reproduce them."""
 
 import json
 import math
@@ -18,14 +18,14 @@ from ..files import atomic
 
 @dataclass(frozen=True)
 class Row:
-    """Is one number of a study: a metric of a method in a setting, over several runs.
+    """One number of a table: a metric of a method in a setting, over several runs.
 
     Arguments:
         setting: What was done.
         method: By which method.
         metric: What was measured.
         mean: The mean over the runs.
-        sem: The standard error of that mean; none for a single run.
+        sem: The standard error of that mean; None for a single run.
         runs: How many runs there were.
         paper: The paper's number, where it has one.
     """
@@ -42,7 +42,7 @@ class Row:
 def row(
     setting: str, method: str, metric: str, values: Sequence[float], paper: float | None = None
 ) -> Row:
-    """Makes a row of the values of several runs, leaving out runs without a value.
+    """Returns the row of the values of several runs; runs without a value are left out.
 
     Example:
         >>> row("toy", "ours", "alpha", [1.0, 2.0, 3.0]).mean
@@ -55,7 +55,7 @@ def row(
 
 
 def hardware(device: str = "cpu") -> str:
-    """Names the machine that the numbers come from."""
+    """Returns a description of the machine."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {os.cpu_count()} cores"
@@ -73,7 +73,7 @@ def versions() -> dict[str, str]:
 
 
 def record(command: str, device: str) -> dict[str, object]:
-    """Returns what a study keeps beside the numbers of every run."""
+    """Returns what to keep beside the numbers of a run: command, hardware and versions."""
     return {"command": command, "hardware": hardware(device), "versions": versions()}
 
 
@@ -93,7 +93,7 @@ def write(
         path: The file.
         rows: The rows.
         seed: The seed of everything random.
-        command: How to get them again.
+        command: The command that reproduces them.
         device: Where they come from.
         machine: What that is called, where the device's own name does not say it all.
         made_with: The versions that they come from, where those are not the present ones.
@@ -110,7 +110,7 @@ def write(
 
 
 def read(path: Path) -> tuple[list[Row], str, str]:
-    """Reads rows that were written, what machine they come from, and by what command."""
+    """Reads what :func:`write` wrote: the rows, the machine and the command."""
     content = json.loads(path.read_text())
     rows = [
         Row(**{**r, "mean": math.nan if r["mean"] is None else r["mean"]}) for r in content["rows"]
@@ -119,12 +119,12 @@ def read(path: Path) -> tuple[list[Row], str, str]:
 
 
 def _or_none(value: object) -> object:
-    """Returns None for what JSON cannot say."""
+    """Returns None for NaN and infinity, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Writes the rows as a Markdown table.
+    """Returns the rows as a Markdown table.
 
     Example:
         >>> print(markdown([Row("toy", "ours", "alpha", 0.7, 0.01, 5)]))
@@ -140,12 +140,12 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def number(r: Row) -> str:
-    """Writes mean and standard error."""
+    """Returns mean and standard error as text."""
     return f"{r.mean:.4f}" + (f" ± {r.sem:.4f}" if r.sem is not None else "")
 
 
 def pivot(rows: Sequence[Row]) -> str:
-    """Writes one Markdown table for each setting: metrics down, methods across.
+    """Returns one Markdown table for each setting: metrics down, methods across.
 
     The paper's number stands behind ours, in brackets.
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leapfactual.alternatives import CANDIDATES, Alternatives, diverse
+from leapfactual.alternatives import CANDIDATES_EACH, Alternatives, diverse
 from leapfactual.demos.faces.album import Album
 from leapfactual.demos.faces.demo import PLAN, RELIABLE_PLAN
 from leapfactual.demos.faces.identity import SAME
@@ -47,7 +47,7 @@ PAPER = {
 PAPER_METRICS = ("ACC", "AUC", "SSIM", "PSNR", "LPIPS")
 TESTED_FROM = 1 << 31
 SHARE, RADIUS = 0.1, 0.03
-SEVERAL, SPREAD = 4, 0.3
+SEVERAL, NOISE = 4, 0.3
 KINDS = ("U-Net", "MLP")
 
 
@@ -189,7 +189,7 @@ def _run(
 def several(asked: Asked, faces: Labelled, mask: Tensor) -> dict[str, Alternatives]:
     """Finds several counterfactuals of faces, everywhere and in a mask, in small pictures."""
     album = Album(asked.gan)
-    together = max(1, asked.batch_size // (CANDIDATES * SEVERAL))
+    together = max(1, asked.batch_size // (CANDIDATES_EACH * SEVERAL))
     found = {}
     for name, where in (("everywhere", None), (MASKED, mask)):
         explainer = asked.explainer(PLAN, where)
@@ -197,7 +197,7 @@ def several(asked: Asked, faces: Labelled, mask: Tensor) -> dict[str, Alternativ
         for w, target in replace(asked, batch_size=together).batches(faces):
             with torch.no_grad():
                 x = asked.gan.decode(w)
-            some = diverse(explainer, x, target, SEVERAL, spread=SPREAD, z=w)
+            some = diverse(explainer, x, target, SEVERAL, noise=NOISE, z=w)
             small = album.shrink(some.explanation).to("cpu")
             parts.append((small, some.found.cpu(), some.apart.cpu()))
         explanations, counts, distances = zip(*parts, strict=True)

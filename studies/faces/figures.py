@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from leapfactual.alternatives import Alternatives
-from leapfactual.demos.faces.album import Album, Line, sheet
+from leapfactual.demos.faces.album import Album, Line, write_sheet
 from leapfactual.demos.faces.demo import PLAN, RELIABLE_PLAN
 from leapfactual.demos.faces.identity import SAME
 from leapfactual.demos.faces.portraits import CLASSES
@@ -56,7 +56,7 @@ def draw_many(asked: Asked, faces: Labelled, path: Path) -> None:
                 Line(CLASSES[k], part.x),
                 Line(f"made\n{CLASSES[1 - k]}", part.counterfactual, frames),
             ]
-    sheet(lines, path, side=128)
+    write_sheet(lines, path, side=128)
 
 
 def draw_worst(asked: Asked, faces: Labelled, measured: Measured, path: Path) -> None:
@@ -74,7 +74,7 @@ def draw_worst(asked: Asked, faces: Labelled, measured: Measured, path: Path) ->
         if len(rows):
             e = small(asked, faces, rows[:COLUMNS].to(faces.w.device))
             lines += [Line(f"{title}:\nbefore", e.x), Line("after", e.counterfactual)]
-    sheet(lines, path)
+    write_sheet(lines, path)
 
 
 def draw_regions(asked: Asked, faces: Labelled, change: Change, mask: Tensor, path: Path) -> None:
@@ -83,7 +83,7 @@ def draw_regions(asked: Asked, faces: Labelled, change: Change, mask: Tensor, pa
     free, kept = small(asked, faces, rows), small(asked, faces, rows, mask=mask)
     mean = change.mean.float()
     maps = torch.stack([mean / mean.max(), mask[0].to(mean)])[:, None]
-    sheet(
+    write_sheet(
         [
             Line("change, mask", maps),
             Line("face", free.x),
@@ -101,7 +101,7 @@ def draw_alternatives(found: Alternatives, path: Path) -> None:
     for n, e in enumerate(first):
         frames = [None if valid else "red" for valid in e.valid.tolist()]
         lines.append(Line(f"counterfactual {n + 1}", e.counterfactual, frames))
-    sheet(lines, path)
+    write_sheet(lines, path)
 
 
 def draw(
@@ -117,7 +117,7 @@ def draw(
     draw_regions(asked, faces, measured["LeapFactual"].change, mask, out / "masks.jpg")
     rows = torch.arange(min(COLUMNS, len(faces.w)), device=faces.w.device)
     near, far = (small(asked, faces, rows, plan) for plan in (PLAN, RELIABLE_PLAN))
-    sheet(
+    write_sheet(
         [
             Line("face", near.x),
             Line("counterfactual", near.counterfactual),

@@ -5,8 +5,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from leapfactual.demos.faces.identity import Identities, Likeness
-from leapfactual.demos.faces.landmarks import SecondOpinion
+from leapfactual.demos.faces.identity import FaceEmbedder, IdentityDistance
+from leapfactual.demos.faces.landmarks import SmileOracle
 from leapfactual.errors import InputError
 from leapfactual.metrics import LPIPS
 
@@ -35,4 +35,5 @@ def oracles(device: str = "cpu", squeezenet: Path | None = None) -> Oracles:
             ) from error
         distance.read_torch(weights, weights)
         lpips = {"LPIPS": distance.to(device), **lpips}
-    return Oracles(SecondOpinion.load().to(device), Likeness(Identities.load().to(device)), lpips)
+    identity_distance = IdentityDistance(FaceEmbedder.load().to(device))
+    return Oracles(SmileOracle.load().to(device), identity_distance, lpips)

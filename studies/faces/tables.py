@@ -19,7 +19,7 @@ from leapfactual.generators import GAN
 from leapfactual.leaps import Stage
 from leapfactual.masks import Change, inside
 from leapfactual.metrics import METRICS, Metric, oracle_validity, perceptual
-from leapfactual.metrics.standard import summarised
+from leapfactual.metrics.standard import summarize
 from leapfactual.types import Classifier
 
 from ..truncated import Blended
@@ -77,7 +77,7 @@ class Measured:
     def means(self, names: Sequence[str] | None = None) -> dict[str, float]:
         """Returns the mean of every metric, or of some."""
         chosen = [m for m in self.metrics if names is None or m.name in names]
-        return {m.name: summarised(m, torch.cat(self.values[m.name])).mean for m in chosen}
+        return {m.name: summarize(m, torch.cat(self.values[m.name])).mean for m in chosen}
 
     def first(self, count: int) -> "Measured":
         """Returns the sheet of the first faces alone, without their changes."""

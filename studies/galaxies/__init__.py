@@ -28,7 +28,7 @@ from leapfactual.generators import WAE
 from leapfactual.metrics import LPIPS
 from leapfactual.metrics.standard import require_torchmetrics
 from leapfactual.report import tables as results
-from leapfactual.report.sheets import require_matplotlib
+from leapfactual.report.figures import require_matplotlib
 
 from ..state import fingerprint, read_json, same_study, write_json
 from .figures import draw, draw_curves, draw_retraining

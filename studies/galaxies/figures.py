@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leapfactual.explanation import Explanation
 from leapfactual.report import tables as results
-from leapfactual.report.sheets import save, sheet, show
+from leapfactual.report.figures import save, sheet, show
 
 from .improvement import BASELINE, LONGER, SHARES
 from .parts import Galaxies, Parts, Settings

@@ -12,7 +12,7 @@ from leapfactual.explainer import Explainer
 from leapfactual.explanation import Explanation
 from leapfactual.metrics import morphology_errors
 from leapfactual.report import tables
-from leapfactual.report.sheets import save, sheet, show
+from leapfactual.report.figures import save, sheet, show
 
 from .parts import Parts, Settings
 from .table import explainers

@@ -24,6 +24,7 @@ from sqlalchemy import func, select
 
 from leapfactual.data.images import open_images
 from leapfactual.files import atomic
+from leapfactual.imaging import to_pil
 from leapfactual.people import campaigns
 from leapfactual.people import status as overviews
 from leapfactual.people import votes as voting
@@ -33,7 +34,6 @@ from leapfactual.people.store import tables as t
 from leapfactual.people.store.database import Database
 from leapfactual.pretrained import load
 from leapfactual.report import tables as results
-from leapfactual.report.cards import picture
 
 from ..state import read_json, same_study, write_json
 from .crowd import Character, Eye, Voter, vote
@@ -176,11 +176,11 @@ def _create(here: Path, settings: Settings, rule: Rule, mode: str, seed: int) ->
     chosen, rest = rows[: settings.pictures], rows[settings.pictures :]
     (here / "digits").mkdir()
     for row in chosen:
-        picture(digits.images[row]).save(here / "digits" / f"digit-{row:03d}.png")
+        to_pil(digits.images[row]).save(here / "digits" / f"digit-{row:03d}.png")
     for row in rest[: settings.gold]:
         place = here / "gold" / str(int(digits.labels[row]))
         place.mkdir(parents=True, exist_ok=True)
-        picture(digits.images[row]).save(place / f"gold-{row:03d}.png")
+        to_pil(digits.images[row]).save(place / f"gold-{row:03d}.png")
     plan = campaigns.Plan(
         "Which digit is this?", plan=PLAN, mode=mode, rule=rule, lease=LEASE, seed=seed
     )

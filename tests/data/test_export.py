@@ -18,7 +18,7 @@ def digits(monkeypatch):
 
 def test_digits_become_class_folders(digits, tmp_path):
     counted = []
-    folder = exporting.export("mnist", tmp_path / "out", most=3, progress=counted.append)
+    folder = exporting.export("mnist", tmp_path / "out", limit=3, on_progress=counted.append)
     images = open_images(folder / "train")
     assert images.classes == tuple("0123456789")
     assert images.labels.bincount().tolist() == [3] * 10

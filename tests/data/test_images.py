@@ -157,7 +157,7 @@ def test_broken_members_are_named_and_the_rest_is_done(tmp_path, monkeypatch):
     content = bytearray(path.read_bytes())
     content[place] ^= 255
     path.write_bytes(content)
-    monkeypatch.setattr("leapfactual.data.sources.MOST_MEMBER_BYTES", 10_000)
+    monkeypatch.setattr("leapfactual.data.sources.MAX_MEMBER_BYTES", 10_000)
     images = open_images(path)
     assert images.labels.tolist() == [0, 1]
     reasons = {broken.name.removeprefix(f"{path}/"): broken.reason for broken in images.broken}
@@ -419,7 +419,7 @@ def test_loops_and_long_names_are_named(tmp_path):
 
 
 def test_a_zip_bomb_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("leapfactual.data.sources.MOST_BYTES", 1000)
+    monkeypatch.setattr("leapfactual.data.sources.MAX_BYTES", 1000)
     np.savez_compressed(tmp_path / "a.npz", images=np.zeros((100, 10, 10), dtype=np.uint8))
     with pytest.raises(InputError, match="unpacks to .* GiB"):
         open_images(tmp_path / "a.npz")

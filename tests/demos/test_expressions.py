@@ -7,7 +7,13 @@ import pytest
 import torch
 from scipy.signal import correlate2d
 
-from leapfactual.demos.faces.expressions import NAMES, Expressions, Smiling, framed, pooled
+from leapfactual.demos.faces.expressions import (
+    NAMES,
+    ExpressionNetwork,
+    SmileClassifier,
+    max_pool,
+    preprocess,
+)
 from leapfactual.errors import InputError, MissingData
 
 h5py = pytest.importorskip("h5py")
@@ -107,16 +113,16 @@ def by_hand(x, weights):
 def test_the_network_is_that_of_keras(keras):
     path, weights = keras
     x = random.uniform(-1, 1, (2, 64, 64, 1)).astype(np.float32)
-    found = Expressions.load(path)(torch.from_numpy(x).permute(0, 3, 1, 2))
+    found = ExpressionNetwork.load(path)(torch.from_numpy(x).permute(0, 3, 1, 2))
     wanted = torch.tensor(np.stack([by_hand(image, weights) for image in x])).float()
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
-    assert sum(p.numel() for p in Expressions().parameters()) == 56_951
+    assert sum(p.numel() for p in ExpressionNetwork().parameters()) == 56_951
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(60, 30), (30, 15), (15, 8), (8, 4)])
 def test_pooling_halves_as_keras_does(size, wanted):
     x = torch.randn(1, 1, size, size)
-    found = pooled(x)
+    found = max_pool(x)
     assert found.shape == (1, 1, wanted, wanted)
     start = 0 if size % 2 == 0 else -1
     first = x[:, :, max(start, 0) : start + 3, max(start, 0) : start + 3].max()
@@ -124,30 +130,30 @@ def test_pooling_halves_as_keras_does(size, wanted):
 
 
 def test_a_smile_is_one_class_of_two(keras):
-    classifier = Smiling(Expressions.load(keras[0]))
+    classifier = SmileClassifier(ExpressionNetwork.load(keras[0]))
     x = torch.rand(3, 3, 512, 512)
     p = classifier(x)
-    happy = classifier.network(framed(x)).softmax(1)[:, NAMES.index("happy")]
+    happy = classifier.network(preprocess(x)).softmax(1)[:, NAMES.index("happy")]
     torch.testing.assert_close(p, torch.stack([1 - happy, happy], 1))
 
 
 def test_the_face_is_cut_out():
     x = torch.zeros(1, 3, 256, 256)
     x[:, :, 56:232, 40:216] = 1.0
-    face = framed(x)
+    face = preprocess(x)
     assert face.shape == (1, 1, 64, 64)
     torch.testing.assert_close(face, torch.ones_like(face))
-    torch.testing.assert_close(framed(torch.zeros(1, 3, 1024, 1024)), -torch.ones_like(face))
+    torch.testing.assert_close(preprocess(torch.zeros(1, 3, 1024, 1024)), -torch.ones_like(face))
 
 
 def test_weights_that_are_not_there_or_do_not_fit_are_named(keras, tmp_path, monkeypatch):
     monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path))
     with pytest.raises(MissingData, match="leapfactual data get expressions"):
-        Expressions.load()
+        ExpressionNetwork.load()
     (tmp_path / "torn.hdf5").write_bytes(keras[0].read_bytes()[:1000])
     with pytest.raises(InputError, match=r"torn.hdf5 is not the network of expressions"):
-        Expressions.load(tmp_path / "torn.hdf5")
+        ExpressionNetwork.load(tmp_path / "torn.hdf5")
     with h5py.File(tmp_path / "other.hdf5", "w") as file:
         file["model_weights/conv2d_1/conv2d_1/kernel:0"] = np.zeros((5, 5, 1, 8))
     with pytest.raises(InputError, match=r"shape \(8, 1, 5, 5\), expected \(8, 1, 3, 3\)"):
-        Expressions.load(tmp_path / "other.hdf5")
+        ExpressionNetwork.load(tmp_path / "other.hdf5")

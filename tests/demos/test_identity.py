@@ -6,7 +6,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from leapfactual.data import packages
-from leapfactual.demos.faces.identity import Identities, Likeness, aligned
+from leapfactual.demos.faces.identity import FaceEmbedder, IdentityDistance, crop_face
 from leapfactual.errors import InputError, MissingData
 
 random = np.random.default_rng(0)
@@ -79,13 +79,13 @@ def by_hand(x, weights, last):
 def test_the_network_is_that_of_dlib(dlib):
     path, weights, last = dlib
     x = random.uniform(0, 1, (1, 3, 150, 150)).astype(np.float32)
-    found = Identities.load(path)(torch.from_numpy(x))
+    found = FaceEmbedder.load(path)(torch.from_numpy(x))
     wanted = torch.tensor(by_hand(x[0], weights, last)[None]).float()
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()))
 
 
 def test_a_person_is_no_distance_from_themself(dlib):
-    likeness = Likeness(Identities.load(dlib[0]))
+    likeness = IdentityDistance(FaceEmbedder.load(dlib[0]))
     x, other = torch.rand(2, 3, 3, 512, 512)
     assert not likeness(x, x).any()
     found = likeness(x, other)
@@ -96,24 +96,24 @@ def test_a_person_is_no_distance_from_themself(dlib):
 def test_the_face_is_cut_out():
     x = torch.zeros(1, 3, 256, 256)
     x[:, :, 66:246, 38:218] = 1.0
-    face = aligned(x)
+    face = crop_face(x)
     assert face.shape == (1, 3, 150, 150)
     torch.testing.assert_close(face, torch.ones_like(face))
-    torch.testing.assert_close(aligned(torch.ones(1, 3, 1024, 1024)), torch.ones_like(face))
+    torch.testing.assert_close(crop_face(torch.ones(1, 3, 1024, 1024)), torch.ones_like(face))
 
 
 def test_weights_that_are_not_there_or_do_not_fit_are_named(dlib, tmp_path, monkeypatch):
     monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path))
     with pytest.raises(MissingData, match="leapfactual data get identities"):
-        Identities.load()
+        FaceEmbedder.load()
     content = dlib[0].read_bytes()
     for length in (0, 1000, 40_000):
         (tmp_path / "torn.dat").write_bytes(content[:length])
         with pytest.raises(InputError, match=r"torn.dat is not the network of identities"):
-            Identities.load(tmp_path / "torn.dat")
+            FaceEmbedder.load(tmp_path / "torn.dat")
     (tmp_path / "other.dat").write_bytes(layer("con_4", np.zeros(10)))
     with pytest.raises(InputError, match="10 weights in con_4, expected 4736"):
-        Identities.load(tmp_path / "other.dat")
+        FaceEmbedder.load(tmp_path / "other.dat")
 
 
 REFERENCE = [-0.057986, 0.097235, 0.055855, -0.043941, -0.139166, -0.057118, -0.047075, -0.023145]
@@ -124,5 +124,5 @@ def test_features_are_those_that_dlib_gives():
     """The first features that dlib 20.0.1 gives for an image of two slopes and a checkerboard."""
     row, column = torch.meshgrid(torch.arange(150), torch.arange(150), indexing="ij")
     x = torch.stack([row, column, 99 * ((row // 10 + column // 10) % 2)])
-    found = Identities.load()(x[None] / 255)[0, :8]
+    found = FaceEmbedder.load()(x[None] / 255)[0, :8]
     torch.testing.assert_close(found, torch.tensor(REFERENCE), rtol=0, atol=1e-5)

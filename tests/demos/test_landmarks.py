@@ -9,7 +9,7 @@ from scipy.signal import correlate2d
 
 from leapfactual.data import packages
 from leapfactual.demos.faces import landmarks as opinion
-from leapfactual.demos.faces.landmarks import USED, Mesh, Movements, SecondOpinion, lifted
+from leapfactual.demos.faces.landmarks import USED, Blendshapes, FaceMesh, SmileOracle, center_face
 from leapfactual.errors import InputError, MissingData
 
 random = np.random.default_rng(0)
@@ -39,16 +39,16 @@ def weights():
     for before, after in ((16, 32), (32, 64), (64, 128), (128, 128), (128, 128), (128, 128)):
         mesh += [*block(before, after, 2), *[w for _ in range(4) for w in block(after, after)]]
     mesh += [*kernel(1, 2, 128), *kernel(1, 2, 128), *kernel(1434, 2, 128)]
-    movements = [*kernel(96, 1, 146), *kernel(64, 1, 2), drawn(1, 1, 1, 64)]
+    blendshapes = [*kernel(96, 1, 146), *kernel(64, 1, 2), drawn(1, 1, 1, 64)]
     for _ in range(4):
-        movements += [1 + drawn(64, fan=9), *kernel(384, 1, 97), *kernel(97, 1, 384)]
-        movements += [1 + drawn(64, fan=9), *kernel(256, 1, 64), *kernel(64, 1, 256)]
-    return mesh, [*movements, *kernel(52, 1, 64)]
+        blendshapes += [1 + drawn(64, fan=9), *kernel(384, 1, 97), *kernel(97, 1, 384)]
+        blendshapes += [1 + drawn(64, fan=9), *kernel(256, 1, 64), *kernel(64, 1, 256)]
+    return mesh, [*blendshapes, *kernel(52, 1, 64)]
 
 
 @pytest.fixture
 def second(weights):
-    found = SecondOpinion()
+    found = SmileOracle()
     found.read(*weights)
     return found
 
@@ -96,8 +96,8 @@ def mesh_by_hand(x, weights):
     return convolved(x, *take(2), 2).reshape(478, 3)
 
 
-def movements_by_hand(points, weights):
-    """The movements that one face ``(146, 2)`` makes."""
+def blendshapes_by_hand(points, weights):
+    """The blendshapes of one face ``(146, 2)``."""
     given = iter(weights)
 
     def dense(x):
@@ -126,47 +126,47 @@ def test_landmarks_are_those_of_numpy(second, weights):
     torch.testing.assert_close(found, torch.tensor(wanted).float(), rtol=1e-3, atol=1e-3)
 
 
-def test_movements_are_those_of_numpy(second, weights):
+def test_blendshapes_are_those_of_numpy(second, weights):
     points = random.uniform(0, 256, (3, 146, 2)).astype(np.float32)
-    found = second.movements(torch.from_numpy(points))
-    wanted = np.stack([movements_by_hand(face, weights[1]) for face in points])
+    found = second.blendshapes(torch.from_numpy(points))
+    wanted = np.stack([blendshapes_by_hand(face, weights[1]) for face in points])
     torch.testing.assert_close(found, torch.tensor(wanted).float(), rtol=1e-4, atol=1e-5)
-    moved = second.movements(torch.from_numpy(3 * points + 40))
+    moved = second.blendshapes(torch.from_numpy(3 * points + 40))
     torch.testing.assert_close(moved, found, rtol=1e-3, atol=1e-4)
 
 
 def test_a_smile_raises_both_corners(second):
     x = torch.rand(3, 3, 512, 512)
     p = second(x)
-    raised = second.movements(second.mesh(lifted(x))[:, USED, :2])[:, 44:46]
+    raised = second.blendshapes(second.mesh(center_face(x))[:, USED, :2])[:, 44:46]
     torch.testing.assert_close(p, torch.stack([1 - raised.mean(1), raised.mean(1)], 1))
     torch.testing.assert_close(second(x[1:2]), p[1:2])
 
 
 def test_the_face_is_moved_up():
     x = torch.rand(1, 3, 256, 256)
-    found = lifted(x)
+    found = center_face(x)
     assert torch.equal(found[:, :, :232], x[:, :, 24:])
     assert not found[:, :, 232:].any()
-    assert lifted(torch.rand(2, 3, 1024, 1024)).shape == (2, 3, 256, 256)
+    assert center_face(torch.rand(2, 3, 1024, 1024)).shape == (2, 3, 256, 256)
 
 
 def test_weights_that_are_not_there_or_do_not_fit_are_named(weights, tmp_path, monkeypatch):
     monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path))
     with pytest.raises(MissingData, match="leapfactual data get face-landmarks"):
-        SecondOpinion.load()
+        SmileOracle.load()
     (tmp_path / "torn.task").write_bytes(b"PK and no more")
     with pytest.raises(InputError, match=r"torn.task is not MediaPipe's Face Landmarker"):
-        SecondOpinion.load(tmp_path / "torn.task")
+        SmileOracle.load(tmp_path / "torn.task")
     with zipfile.ZipFile(tmp_path / "other.task", "w") as file:
         file.writestr("face_landmarks_detector.tflite", b"no model")
     with pytest.raises(InputError, match="TensorFlow Lite is damaged"):
-        SecondOpinion.load(tmp_path / "other.task")
-    mesh, movements = weights
+        SmileOracle.load(tmp_path / "other.task")
+    mesh, blendshapes = weights
     with pytest.raises(ValueError, match="46 arrays of weights, expected 47"):
-        SecondOpinion().read(mesh, movements[1:])
+        SmileOracle().read(mesh, blendshapes[1:])
     with pytest.raises(ValueError, match=r"shape \(96, 140, 1, 1\), expected \(96, 146\)"):
-        SecondOpinion().read(mesh, [movements[0][..., :140], *movements[1:]])
+        SmileOracle().read(mesh, [blendshapes[0][..., :140], *blendshapes[1:]])
 
 
 @pytest.mark.skipif(not packages.present("face-landmarks"), reason="not in the cache")
@@ -179,7 +179,7 @@ def test_the_networks_are_the_originals(tmp_path):
         options = {"INFERENCE_PRECISION_HINT": "f32"}
         return openvino.Core().compile_model(str(tmp_path / f"{name}.tflite"), "CPU", options)
 
-    second = SecondOpinion.load()
+    second = SmileOracle.load()
     x = torch.rand(2, 3, 256, 256)
     found = second.mesh(x)
     wanted = original("face_landmarks_detector")(x.permute(0, 2, 3, 1).contiguous().numpy())[0]
@@ -189,12 +189,12 @@ def test_the_networks_are_the_originals(tmp_path):
     points = found[:1, USED, :2]
     wanted = original("face_blendshapes")(points.contiguous().numpy())[0]
     torch.testing.assert_close(
-        second.movements(points)[0], torch.tensor(wanted), rtol=1e-3, atol=1e-4
+        second.blendshapes(points)[0], torch.tensor(wanted), rtol=1e-3, atol=1e-4
     )
 
 
 def test_sizes_are_those_of_the_original():
     assert len(USED) == len(set(USED)) == 146
     assert max(USED) == opinion.LANDMARKS - 1
-    assert sum(p.numel() for p in Movements().parameters()) == 450_520
-    assert sum(p.numel() for p in Mesh().parameters()) == 1_200_235
+    assert sum(p.numel() for p in Blendshapes().parameters()) == 450_520
+    assert sum(p.numel() for p in FaceMesh().parameters()) == 1_200_235

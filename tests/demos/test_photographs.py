@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 
 from leapfactual.data import packages
 from leapfactual.demos.faces import photographs
-from leapfactual.demos.faces.landmarks import LANDMARKS, SecondOpinion
+from leapfactual.demos.faces.landmarks import LANDMARKS, SmileOracle
 from leapfactual.errors import InputError
 from leapfactual.generators import GAN, Inversion
 from leapfactual.imaging import as_images
@@ -16,12 +16,14 @@ from leapfactual.imaging import as_images
 COLOURS = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
 
 
+ROWS, COLUMNS = torch.meshgrid(torch.arange(256.0), torch.arange(256.0), indexing="ij")
+
+
 class Dots:
     """Sees a face where there are a red, a green and a blue dot, its eyes and its mouth."""
 
-    def seen(self, x):
+    def detect(self, x):
         points, presence = torch.zeros(len(x), LANDMARKS, 3), torch.zeros(len(x))
-        rows, columns = torch.meshgrid(torch.arange(256.0), torch.arange(256.0), indexing="ij")
         groups = (photographs.LEFT_EYE, photographs.RIGHT_EYE, photographs.MOUTH)
         for n, image in enumerate(x):
             sizes = []
@@ -29,7 +31,7 @@ class Dots:
                 match = ((image - colour[:, None, None]).abs().amax(0) < 0.4).float()
                 size = match.sum()
                 sizes.append(size)
-                place = torch.stack([(match * columns).sum(), (match * rows).sum()]) / size
+                place = torch.stack([(match * COLUMNS).sum(), (match * ROWS).sum()]) / size
                 points[n, group, :2] = torch.nan_to_num(place, nan=128.0)
             presence[n] = 1.0 if min(sizes) > 20 else 0.0
         return points, presence
@@ -59,7 +61,7 @@ def test_faces_are_cut_alike_wherever_they_are():
     for middle, scale, angle in cases:
         picture = photo((640, 400), turned(middle, scale, angle), scale / 5)
         cut = photographs.align(picture, Dots(), side=256)
-        points, _ = Dots().seen(photographs.lifted(as_images(cut)))
+        points, _ = Dots().detect(photographs.center_face(as_images(cut)))
         found.append(points[0, [468, 473, 61], :2])
     for other in found[1:]:
         assert (other - found[0]).abs().max() < 3
@@ -70,7 +72,8 @@ def test_faces_are_cut_alike_wherever_they_are():
     assert mouth[1] > left[1] + 40
 
 
-def test_a_photograph_without_a_face_is_said():
+def test_a_photograph_without_a_face_is_said(monkeypatch):
+    monkeypatch.setattr(photographs, "SHARES", (1.0, 0.5))
     with pytest.raises(InputError, match="no face was found"):
         photographs.align(Image.new("RGB", (200, 300), "white"), Dots())
 
@@ -110,13 +113,13 @@ def test_what_inverts_badly_is_said():
         return 6 * (x - other).abs().flatten(1).mean(1)
 
     plain = photo((200, 200), turned((100, 90), 20, 0.0), 4)
-    found = photographs.inverted(face(plain), gan, apart)
+    found = photographs.invert(face(plain), gan, apart)
     assert found.error < 0.08
     assert "inverts to the same person" in found.verdict
     striped = plain.copy()
     ImageDraw.Draw(striped).rectangle((0, 140, 200, 200), fill="white")
     ImageDraw.Draw(striped).rectangle((0, 0, 200, 80), fill="black")
-    poor = photographs.inverted(face(striped), gan, apart)
+    poor = photographs.invert(face(striped), gan, apart)
     assert poor.error > found.error
     assert "does not invert well" in poor.verdict
 
@@ -125,7 +128,7 @@ def test_a_real_face_is_found():
     data = pytest.importorskip("skimage.data")
     if not packages.present("face-landmarks"):
         pytest.skip("the network of landmarks is not in the cache: leapfactual data get it")
-    mesh = SecondOpinion.load().mesh
+    mesh = SmileOracle.load().mesh
     cut = photographs.align(Image.fromarray(data.astronaut()), mesh, side=256)
     points, presence = photographs.anchors(mesh, as_images(cut))
     assert presence.item() > 0.99

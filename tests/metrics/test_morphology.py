@@ -73,7 +73,7 @@ def test_medial_axes_agree_with_scikit_image_up_to_ties():
 def test_morphometrics_of_a_batch_are_those_of_its_images_and_of_many_workers(
     measured, monkeypatch
 ):
-    monkeypatch.setattr(morphology, "PIXELS", {"cpu": 7 * 28**2})
+    monkeypatch.setattr(morphology, "CHUNK_PIXELS", {"cpu": 7 * 28**2})
     for found in (morphometrics(DIGITS[:20]), morphometrics(DIGITS[:20], workers=2)):
         for name in morphology.NAMES:
             torch.testing.assert_close(found[name], measured[name][:20])

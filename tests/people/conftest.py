@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from leapfactual.data.images import open_images
+from leapfactual.imaging import to_pil
 from leapfactual.people import campaigns
 from leapfactual.people.consensus import Rule
 from leapfactual.people.store.database import Database
 from leapfactual.pretrained import load
-from leapfactual.report.cards import picture
 from tests.people import postgres
 from tests.people.crowd import seen
 
@@ -28,7 +28,7 @@ def folder(shipped, tmp_path_factory):
     """Holds six digits as pictures."""
     place = tmp_path_factory.mktemp("digits")
     for k in range(6):
-        picture(shipped.digits.images[3 * k]).save(place / f"digit-{k}.png")
+        to_pil(shipped.digits.images[3 * k]).save(place / f"digit-{k}.png")
     return place
 
 

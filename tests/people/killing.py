@@ -27,6 +27,7 @@ import uvicorn
 from sqlalchemy import func, select
 
 from leapfactual.data.images import open_images
+from leapfactual.imaging import to_pil
 from leapfactual.people import campaigns, status
 from leapfactual.people.audit import replay
 from leapfactual.people.consensus import Rule
@@ -36,7 +37,6 @@ from leapfactual.people.web.app import application
 from leapfactual.people.web.guard import Pace
 from leapfactual.people.worker import Worker, decoded
 from leapfactual.pretrained import load
-from leapfactual.report.cards import picture
 
 KEY = re.compile(r'name="key" value="([0-9a-f]{32})"')
 
@@ -149,7 +149,7 @@ def campaign(place, folder, pictures):
     """Makes a campaign that lasts."""
     shipped = load()
     for k in range(pictures):
-        picture(shipped.digits.images[k]).save(folder / f"digit-{k:03d}.png")
+        to_pil(shipped.digits.images[k]).save(folder / f"digit-{k:03d}.png")
     chosen = campaigns.Plan(
         "Which digit is this?",
         plan="blend(40, 0.04)",

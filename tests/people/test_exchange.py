@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from leapfactual.cli import app
 from leapfactual.errors import InputError, MissingData
+from leapfactual.imaging import to_pil
 from leapfactual.people import assignment, campaigns, exclusion, transitions
 from leapfactual.people import status as overviews
 from leapfactual.people import votes as voting
@@ -32,7 +33,6 @@ from leapfactual.people.exchange.interchange import bring_in, export
 from leapfactual.people.store import tables as t
 from leapfactual.people.store.database import Database
 from leapfactual.people.worker import Worker, decoded, store
-from leapfactual.report.cards import picture
 from tests.people.crowd import Clock, invited, labels, play
 from tests.people.test_audit import wild
 
@@ -67,7 +67,7 @@ def few(shipped, tmp_path_factory):
             if name == "gold":
                 folder /= str(int(shipped.digits.labels[row]))
             folder.mkdir(parents=True, exist_ok=True)
-            picture(shipped.digits.images[row]).save(folder / f"{row}.png")
+            to_pil(shipped.digits.images[row]).save(folder / f"{row}.png")
     return place
 
 

@@ -22,10 +22,10 @@ from tests.people.crowd import Clock, invited, labels, play
 @pytest.fixture
 def walk(campaign, shipped, tmp_path):
     """Makes a campaign of one picture, in which votes are cast by segment and position."""
-    from leapfactual.report.cards import picture
+    from leapfactual.imaging import to_pil
 
     (tmp_path / "one").mkdir()
-    picture(shipped.digits.images[0]).save(tmp_path / "one" / "digit.png")
+    to_pil(shipped.digits.images[0]).save(tmp_path / "one" / "digit.png")
 
     class Walk:
         def __init__(self, people, rule, **options):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import select, update
 
+from leapfactual.imaging import to_pil
 from leapfactual.people import assignment, campaigns
 from leapfactual.people import status as overviews
 from leapfactual.people import votes as voting
@@ -19,7 +20,6 @@ from leapfactual.people.store import tables as t
 from leapfactual.people.web.app import OWNER, VOTER, application
 from leapfactual.people.web.guard import Pace
 from leapfactual.people.worker import Worker
-from leapfactual.report.cards import picture
 from tests.people.crowd import labels, play
 
 sync_api = pytest.importorskip(
@@ -155,7 +155,7 @@ def known(shipped, folder):
     for k in range(10):
         row = int((shipped.digits.labels == k).nonzero()[2, 0])
         (folder / str(k)).mkdir(parents=True)
-        picture(shipped.digits.images[row]).save(folder / str(k) / "gold.png")
+        to_pil(shipped.digits.images[row]).save(folder / str(k) / "gold.png")
     return folder
 
 

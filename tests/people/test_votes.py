@@ -150,13 +150,13 @@ def test_a_paused_campaign_gives_nothing_out_but_takes_answers(open_campaign):
 
 
 def test_gold_and_repeats_are_mixed_in(campaign, shipped, tmp_path, network):
-    from leapfactual.report.cards import picture
+    from leapfactual.imaging import to_pil
 
     for k in range(10):
         row = int((shipped.digits.labels == k).nonzero()[2, 0])
         place = tmp_path / "gold" / str(k)
         place.mkdir(parents=True)
-        picture(shipped.digits.images[row]).save(place / "gold.png")
+        to_pil(shipped.digits.images[row]).save(place / "gold.png")
     made = campaign(
         gold=tmp_path / "gold", gold_share=0.25, repeat_share=0.2, plan="blend(12, 0.1)"
     )

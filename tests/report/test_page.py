@@ -78,7 +78,7 @@ ROWS = {
     "kind": "rows",
     "classes": ["a", "b"],
     "columns": COLUMNS,
-    "spread": [2.0] * 14,
+    "std": [2.0] * 14,
     "table": None,
     "cards": [
         card("row", reliable=None)
@@ -190,7 +190,7 @@ def test_labels_for_those_who_do_not_see_follow_the_slider(visit):
     frame, curve = card.locator(".frame"), card.locator(".curve")
     expect(frame).to_have_attribute("aria-label", f"leap 4 of 4: classifier says {EVIL} with 0.80")
     slide(card, 1)
-    expect(frame).to_have_attribute("aria-label", re.compile("leap 3 of 4: .* not asked"))
+    expect(frame).to_have_attribute("aria-label", re.compile("leap 3 of 4: .* not queried"))
     expect(card.locator(".change")).to_have_attribute("aria-label", re.compile("leap 3 of 4"))
     expect(curve).to_have_attribute("aria-label", re.compile("leap 3 of 4: seven not known"))
     slide(card, 0)

@@ -13,8 +13,9 @@ from leapfactual.errors import InputError
 from leapfactual.generators import Identity
 from leapfactual.imaging import as_images
 from leapfactual.pretrained import load
-from leapfactual.report.cards import FRAMES, cards, frames
-from leapfactual.report.figures import change
+from leapfactual.report import change_map
+from leapfactual.report.cards import MAX_FRAMES, cards, frames
+from leapfactual.report.colors import CHANGE_COLORS, DARK_CHANGE_COLORS, ChangeColors
 from leapfactual.testing import GaussianOracle
 
 
@@ -31,10 +32,10 @@ def explained(shipped):
     return explainer.explain(shipped.digits.images[:6], torch.tensor([3, 1, 4, 1, 5, 9]))
 
 
-def test_frames_go_from_the_reconstruction_to_the_counterfactual(explained):
+def test_frames_go_from_the_reconstruction_to_the_counterfactual(explained, shipped):
     for row in range(len(explained)):
-        x, leaps, p = frames(explained, row)
-        assert len(x) == len(leaps) == len(p) <= FRAMES
+        x, leaps, p = frames(explained, row, shipped.bundle.generator)
+        assert len(x) == len(leaps) == len(p) <= MAX_FRAMES
         assert leaps == sorted(set(leaps))
         assert leaps[0] == 0
         assert leaps[-1] == explained.leaps[row]
@@ -46,19 +47,26 @@ def test_frames_go_from_the_reconstruction_to_the_counterfactual(explained):
             assert p[leaps.index(first)].argmax() == explained.target[row]
 
 
-def test_without_a_path_there_are_two_frames(shipped):
-    found = shipped.bundle.explainer(shipped.classifier, plan=[lf.blend(5, 0.4)]).explain(
+def test_without_a_path_or_a_generator_there_are_two_frames(explained, shipped):
+    without = shipped.bundle.explainer(shipped.classifier, plan=[lf.blend(5, 0.4)]).explain(
         shipped.digits.images[:1], 3
     )
-    x, leaps, p = frames(found, 0)
-    assert torch.equal(x[1], found.counterfactual[0])
-    assert leaps == [0, int(found.leaps[0])]
-    assert p[0].isnan().all()
+    for found, generator in ((without, shipped.bundle.generator), (explained, None)):
+        x, leaps, p = frames(found, 0, generator)
+        assert torch.equal(x[1], found.counterfactual[0])
+        assert leaps == [0, int(found.leaps[0])]
+        assert p[0].isnan().all()
 
 
-def test_cards_hold_what_json_can_hold(explained):
+def test_cards_hold_what_json_can_hold(explained, shipped):
     typical = torch.tensor([50.0, 1.0, math.nan, 2.0, 3.0, 4.0])
-    made = cards(explained, names=list("abcdef"), typicality=typical, reliable=explained)
+    made = cards(
+        explained,
+        names=list("abcdef"),
+        typicality=typical,
+        reliable=explained,
+        generator=shipped.bundle.generator,
+    )
     text = json.dumps(made, allow_nan=False)
     assert json.loads(text) == made
     first = made[0]
@@ -68,21 +76,38 @@ def test_cards_hold_what_json_can_hold(explained):
     assert made[2]["numbers"]["typicality"] is None
     assert first["numbers"]["leaps"] == int(explained.leaps[0])
     assert first["curve"]["classes"][:2] == [int(explained.source[0]), 3]
-    assert len(first["curve"]["p"][0]) == first["frames"]["n"]
+    assert len(first["curve"]["p"][0]) == first["frames"]["n"] > 5
     assert first["frames"]["width"] == 28
     assert len(text) < 6 * 40_000
 
 
 def test_red_was_added_and_blue_taken_away():
     before, after = torch.tensor([[[0.0, 1.0, 0.5]]]), torch.tensor([[[1.0, 0.0, 0.5]]])
-    pixels = np.asarray(change(before, after))
-    assert pixels.tolist() == [[[255, 0, 0], [0, 0, 255], [255, 255, 255]]]
+    pixels = np.asarray(change_map(before, after))
+    assert pixels.tolist() == [[[0xCA, 0x00, 0x20], [0x05, 0x71, 0xB0], [255, 255, 255]]]
+    half = np.asarray(change_map(after, torch.tensor([[[0.5, 0.5, 0.5]]])))[0, 0]
+    assert half.tolist() == [(0x05 + 255) // 2, (0x71 + 255) // 2, round((0xB0 + 255) / 2)]
+
+
+def test_one_constant_decides_the_colours_of_the_change_map(explained, tmp_path, monkeypatch):
+    explained.report(tmp_path / "page.html")
+    for name, light, dark in zip(
+        ChangeColors._fields, CHANGE_COLORS, DARK_CHANGE_COLORS, strict=True
+    ):
+        page = (tmp_path / "page.html").read_text()
+        assert f"--{name}: light-dark({light}, {dark});" in page
+    green = ChangeColors("#000000", "#ffffff", "#00ff00")
+    monkeypatch.setattr("leapfactual.report.figures.CHANGE_COLORS", green)
+    monkeypatch.setattr("leapfactual.report.page.CHANGE_COLORS", green)
+    assert change_map(torch.zeros(1, 1, 1), torch.ones(1, 1, 1)).getpixel((0, 0)) == (0, 255, 0)
+    explained.report(tmp_path / "page.html")
+    assert "--more: light-dark(#00ff00, " in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize("suffix", ["gif", "webp", "png"])
-def test_an_animation_has_the_frames_of_the_path(explained, tmp_path, suffix):
+def test_an_animation_has_the_frames_of_the_path(explained, shipped, tmp_path, suffix):
     path = tmp_path / f"way.{suffix}"
-    explained.animate(path, row=1)
+    explained.animate(path, row=1, generator=shipped.bundle.generator)
     with Image.open(path) as image:
         assert image.n_frames > 5
         assert min(image.size) >= 128

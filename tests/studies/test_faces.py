@@ -9,8 +9,8 @@ from PIL import Image
 
 from leapfactual.data import packages
 from leapfactual.demos.faces import demo
-from leapfactual.demos.faces.album import Album, Line, sheet
-from leapfactual.demos.faces.expressions import resized
+from leapfactual.demos.faces.album import Album, Line, write_sheet
+from leapfactual.demos.faces.expressions import resize
 from leapfactual.errors import InputError
 from leapfactual.generators import GAN
 from studies import faces
@@ -186,7 +186,7 @@ def test_damaged_samples_are_said(gan, tmp_path):
 
 def test_no_face_is_both_learnt_from_and_shown(gan):
     learnt = torch.cat([gan.sample(5, seed) for seed in range(3)])
-    for first in (faces.TESTED_FROM, demo.DRAWN_FROM):
+    for first in (faces.TESTED_FROM, demo.FIRST_SEED):
         shown = torch.cat([gan.sample(5, first + seed) for seed in range(3)])
         assert torch.cdist(learnt, shown).min() > 1e-3
 
@@ -227,16 +227,16 @@ def test_an_album_shows_what_was_drawn_without_drawing_again(gan):
     album.gan = type(
         "Once", (), {"decode": lambda _, z: drawn.append(len(z)) or gan.decode(z), "device": "cpu"}
     )()
-    again = album.small(w.flip(0))
+    again = album.thumbnails.decode(w.flip(0))
     assert not drawn
-    torch.testing.assert_close(again[2], resized(x[:1], 8)[0], rtol=0, atol=1 / 255)
-    assert album.small(gan.sample(1, 2)).shape == (1, 3, 8, 8)
+    torch.testing.assert_close(again[2], resize(x[:1], 8)[0], rtol=0, atol=1 / 255)
+    assert album.thumbnails.decode(gan.sample(1, 2)).shape == (1, 3, 8, 8)
     assert drawn == [1]
 
 
 def test_a_sheet_has_all_lines(tmp_path):
     x = torch.rand(3, 1, 16, 16)
-    sheet([Line("one", x), Line("two", x[:2], ["red", None])], tmp_path / "a.jpg", side=20)
+    write_sheet([Line("one", x), Line("two", x[:2], ["red", None])], tmp_path / "a.jpg", side=20)
     with Image.open(tmp_path / "a.jpg") as image:
         assert image.size == (150 + 3 * 24, 2 * 24)
         red, _, blue = image.convert("RGB").getpixel((151, 34))
@@ -252,7 +252,7 @@ def flow(done):
 
 
 def test_the_demo_explains_faces_both_ways(gan, flow, tmp_path):
-    chosen = demo.choose(gan, smiling, 3, 0, lambda _: None)
+    chosen = demo.draw_faces(gan, smiling, 3, 0, lambda _: None)
     assert [face.label for face in chosen] == [0] * 3 + [1] * 3
     rows = demo.explain(tmp_path, chosen, gan, smiling, flow, command="x")
     found = {(r.setting, r.method, r.metric): r.mean for r in rows}
@@ -296,10 +296,10 @@ def test_a_photograph_stays_as_it_is_outside_of_the_region(gan, flow, tmp_path):
 def test_a_photograph_counts_as_what_is_asked_about(gan, tmp_path, monkeypatch):
     photo = torch.full((1, 3, SIDE, SIDE), 0.9)
     mask = torch.zeros(1, SIDE, SIDE)
-    monkeypatch.setattr(demo, "opened", lambda path, mesh, side: photo)
-    monkeypatch.setattr(demo.SecondOpinion, "load", lambda: demo.SecondOpinion())
+    monkeypatch.setattr(demo, "read_face", lambda path, mesh, side: photo)
+    monkeypatch.setattr(demo.SmileOracle, "load", lambda: demo.SmileOracle())
     paths = [tmp_path / "me.jpg"]
-    found = demo.photographed(paths, gan, smiling, distance, mask, lambda *_: None)
+    found = demo.open_photographs(paths, gan, smiling, distance, mask, lambda *_: None)
     assert [face.label for face in found] == [1]
     assert "me.jpg: " in found[0].about
     assert found[0].name == "photo 00"
@@ -310,9 +310,9 @@ def test_a_file_that_is_no_photograph_is_named(tmp_path):
     for content in (b"", b"no picture"):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"me\.jpg cannot be explained"):
-            demo.opened(path, demo.SecondOpinion().mesh, SIDE)
+            demo.read_face(path, demo.SmileOracle().mesh, SIDE)
     with pytest.raises(InputError, match="cannot be explained"):
-        demo.opened(tmp_path / "none.jpg", demo.SecondOpinion().mesh, SIDE)
+        demo.read_face(tmp_path / "none.jpg", demo.SmileOracle().mesh, SIDE)
 
 
 def test_a_class_that_nobody_has_is_said(gan):
@@ -320,7 +320,7 @@ def test_a_class_that_nobody_has_is_said(gan):
         return torch.tensor([[1.0, 0.0]]).repeat(len(x), 1)
 
     with pytest.raises(InputError, match="too few are smiling"):
-        demo.choose(gan, never, 1, 0, lambda _: None)
+        demo.draw_faces(gan, never, 1, 0, lambda _: None)
 
 
 def test_the_flow_of_faces_is_shipped():
@@ -339,11 +339,11 @@ def test_openvino_and_torch_end_alike():
     for name in demo.PACKAGES:
         if not packages.present(name):
             pytest.skip(f"{name} is not in the cache: leapfactual data get {name}")
-    classifier, flow = demo.Smiling(demo.Expressions.load()), demo.shipped_flow()
+    classifier, flow = demo.SmileClassifier(demo.ExpressionNetwork.load()), demo.shipped_flow()
     chosen, found = None, {}
     for engine in ("openvino", "torch"):
         drawing = demo.portraits(engine)
-        chosen = chosen or demo.choose(drawing, classifier, 4, 0, lambda _: None)
+        chosen = chosen or demo.draw_faces(drawing, classifier, 4, 0, lambda _: None)
         explainer = demo.LeapFactual(drawing, classifier, flow, demo.PLAN, accelerate=False)
         found[engine] = [
             explainer.explain(drawing.decode(face.w), 1 - face.label, face.w) for face in chosen

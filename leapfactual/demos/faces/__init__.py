@@ -1,1 +1,1 @@
-"""Faces of 1024 × 1024 that a GAN draws, and a black box that says who smiles."""
+"""Faces of 1024 × 1024 that a GAN draws, and a classifier that says who smiles."""

@@ -1,4 +1,4 @@
-"""The demo of faces: people who do not smile made to smile, and the other way round."""
+"""Demo on faces: people who do not smile made to smile, and the other way round."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,22 +17,21 @@ from ...explanation import Explanation
 from ...files import atomic
 from ...flow import Flow
 from ...generators import GAN, Inversion
-from ...imaging import as_images, pasted
+from ...imaging import as_images, paste, to_pil
 from ...leaps import Stage, blend, tighten
 from ...masks import grow, soften
 from ...metrics import LPIPS, METRICS
 from ...report import cards, tables, write_page
-from ...report.cards import picture
-from ...types import Classifier, silent
-from .album import SMALL, Album, Line, moving, sheet
-from .expressions import Expressions, Smiling
-from .identity import Identities, Likeness
-from .landmarks import Mesh, SecondOpinion
-from .photographs import align, inverted
+from ...types import Classifier, Generator, silent
+from .album import SMALL, Album, Line, animate, write_sheet
+from .expressions import ExpressionNetwork, SmileClassifier
+from .identity import FaceEmbedder, IdentityDistance
+from .landmarks import FaceMesh, SmileOracle
+from .photographs import align, invert
 from .portraits import AUTO, CLASSES, expressive, portraits
 
 PACKAGES = ("face-gan", "expressions")
-FOR_PHOTOS = ("face-landmarks", "lpips-alexnet", "identities")
+PHOTO_PACKAGES = ("face-landmarks", "lpips-alexnet", "identities")
 PLAN: tuple[Stage, ...] = (blend(20, 0.4), tighten(4))
 RELIABLE_PLAN: tuple[Stage, ...] = (blend(10, 0.8),)
 PLANS: dict[str, tuple[Stage, ...]] = {
@@ -40,14 +39,18 @@ PLANS: dict[str, tuple[Stage, ...]] = {
     "reliable counterfactual": RELIABLE_PLAN,
 }
 MEASURED = ("validity", "L1", "queries", "milliseconds")
-MOST_TRIES = 40
-STEPS, STEPS_ON_GPU, RATE = 200, 600, 0.1
-EDGE = 24
-DRAWN_FROM = 1 << 30
+# How many faces to draw at most for each that is wanted of a class, since classes differ in size.
+MAX_TRIES = 40
+# How a photograph is inverted; a GPU affords more steps.
+STEPS, STEPS_ON_GPU, LEARNING_RATE = 200, 600, 0.1
+# How many pixels wide the soft edge of the mask is, of 1024.
+MASK_EDGE = 24
+# Far from the seeds that the shipped flow was trained on.
+FIRST_SEED = 1 << 30
 
 
 def require() -> None:
-    """Says which extra is missing, before anything is fetched."""
+    """Checks that the extra is installed, before anything is fetched."""
     if find_spec("h5py") is None:
         raise MissingExtra(
             "the network of expressions is an HDF5 file, which needs h5py. Run `pip install "
@@ -63,14 +66,14 @@ def shipped_flow() -> Flow:
 
 @dataclass(frozen=True, eq=False)
 class Face:
-    """Is a face to explain.
+    """Face to explain.
 
     Arguments:
         name: What it is called on the page.
         w: Its latent, ``(1, D)``.
-        label: The class that the black box gives it.
-        x: The photograph, ``(1, 3, H, W)``; none for a face that the GAN drew.
-        about: What else there is to say of it.
+        label: The class that the classifier gives it.
+        x: The photograph, ``(1, 3, H, W)``; None for a face that the GAN drew.
+        about: A remark for the page.
     """
 
     name: str
@@ -97,30 +100,30 @@ def run(
     Arguments:
         out: The folder to write to.
         command: How the demo was called, for the record.
-        progress: Is told the share that is done and what is going on.
+        progress: Called with the share that is done and what is going on.
         faces: How many faces of each class to draw.
         photos: Photographs to explain instead. They are inverted, and but for eyes and mouth they
             stay as they are.
-        steps: How many steps to invert each in; 200 on a CPU, 600 elsewhere when not given.
+        steps: How many steps to invert each in. Defaults to 200 on a CPU and 600 elsewhere.
         engine: What draws; see :func:`leapfactual.demos.faces.portraits.portraits`. Photographs
             need torch.
         device: Where to compute.
         seed: The seed of the faces.
     """
     progress(0.0, "loading")
-    classifier = Smiling(Expressions.load().to(device))
+    classifier = SmileClassifier(ExpressionNetwork.load().to(device))
     flow = shipped_flow().to(device)
     mask = None
     if photos:
         steps = steps or (STEPS if torch.device(device).type == "cpu" else STEPS_ON_GPU)
         gan = portraits("torch", device, inversion(steps, device))
-        likeness = Likeness(Identities.load().to(device))
-        mask = soften(grow(expressive(gan.shape[1]), EDGE), EDGE).to(device)
-        chosen = photographed(photos, gan, classifier, likeness, mask, progress)
+        identity_distance = IdentityDistance(FaceEmbedder.load().to(device))
+        mask = soften(grow(expressive(gan.shape[1]), MASK_EDGE), MASK_EDGE).to(device)
+        chosen = open_photographs(photos, gan, classifier, identity_distance, mask, progress)
     else:
         gan = portraits(engine, device)
-        first = DRAWN_FROM + seed
-        chosen = choose(
+        first = FIRST_SEED + seed
+        chosen = draw_faces(
             gan, classifier, faces, first, lambda n: progress(0.2 * n, "drawing faces")
         )
     return explain(
@@ -150,7 +153,7 @@ def explain(
     device: str = "cpu",
     progress: Callable[[float, str], object] = silent,
 ) -> list[tables.Row]:
-    """Explains faces one by one, keeping small pictures only, and writes all that there is."""
+    """Explains faces one by one, keeping small pictures only, and writes all results."""
     album = Album(gan)
     explainers = {
         name: LeapFactual(
@@ -165,19 +168,20 @@ def explain(
             progress(0.9 * n / len(chosen), f"{face.name}, {CLASSES[target]}: {name}")
             x = album.decode(face.w) if face.x is None else face.x
             e = explainer.explain(x, target, face.w)
-            keep(e, out / "pictures", face.name, name)
+            write_pictures(e, out / "pictures", face.name, name)
             found[name].append(album.shrink(e).to("cpu"))
     progress(0.9, "writing the page")
     near, far = (Explanation.cat(found[name]) for name in PLANS)
-    rows = measured(near, far)
+    rows = measure(near, far)
     draw(near, far, out / "faces.jpg")
-    moving(found["reliable counterfactual"], out / "faces.webp", columns=-(-len(chosen) // 2))
+    faces = found["reliable counterfactual"]
+    animate(faces, album.thumbnails, out / "faces.webp", columns=-(-len(chosen) // 2))
     typical = [
         flow.typicality(e.z_counterfactual.to(device), e.target.to(device)).cpu()
         for e in (near, far)
     ]
     names = [f"{face.name}, {face.about}" if face.about else face.name for face in chosen]
-    write_cards(names, near, far, typical, rows, out / "index.html")
+    write_cards(names, near, far, typical, rows, album.thumbnails, out / "index.html")
     tables.write(out / "faces.json", rows, seed=seed, command=command, device=device)
     with atomic(out / "faces.md") as temporary:
         temporary.write_text(tables.pivot(rows) + "\n")
@@ -186,23 +190,23 @@ def explain(
 
 
 def inversion(steps: int, device: str) -> Inversion:
-    """Returns how photographs are inverted: by pixels, and by LPIPS of a quarter of the size."""
+    """Returns the inversion of photographs: by pixels, and by LPIPS at a quarter of the size."""
     lpips = LPIPS.load("alexnet").to(device)
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
         found: Tensor = lpips(*(F.avg_pool2d(x.clamp(0, 1), x.shape[-1] // SMALL) for x in (a, b)))
         return found
 
-    return Inversion(steps, RATE, distance)
+    return Inversion(steps, LEARNING_RATE, distance)
 
 
 @torch.no_grad()
-def choose(
+def draw_faces(
     gan: GAN, classifier: Classifier, count: int, seed: int, progress: Callable[[float], object]
 ) -> list[Face]:
     """Draws faces until there are enough of each class, and returns them class by class."""
     found: dict[int, list[Tensor]] = {k: [] for k in range(len(CLASSES))}
-    w = gan.sample(MOST_TRIES * count, seed)
+    w = gan.sample(MAX_TRIES * count, seed)
     for row in w[:, None]:
         if min(map(len, found.values())) == count:
             break
@@ -217,37 +221,37 @@ def choose(
     return [Face(f"face {n:02d}", row, k) for n, (k, row) in enumerate(rows)]
 
 
-def photographed(
+def open_photographs(
     paths: Sequence[Path],
     gan: GAN,
     classifier: Classifier,
-    likeness: Callable[[Tensor, Tensor], Tensor],
+    identity_distance: Callable[[Tensor, Tensor], Tensor],
     mask: Tensor,
     progress: Callable[[float, str], object],
 ) -> list[Face]:
     """Cuts faces out of photographs, then inverts them.
 
-    The class of a face is that of the photograph with its mask made anew, from which the walk
-    starts; if that is not the photograph's own, it is said.
+    The class of a face is that of its reconstruction in the mask, from which the walk starts. The
+    page says so where that is not the class of the photograph itself.
     """
-    mesh = SecondOpinion.load().mesh
-    cut = [opened(path, mesh, gan.shape[1]) for path in paths]
+    mesh = SmileOracle.load().mesh
+    cut = [read_face(path, mesh, gan.shape[1]) for path in paths]
     found = []
     for n, (path, x) in enumerate(zip(paths, cut, strict=True)):
         progress(0.2 * n / len(paths), f"inverting {path.name}")
-        photo = inverted(x.to(gan.device), gan, likeness)
+        photo = invert(x.to(gan.device), gan, identity_distance)
         with torch.no_grad():
             own, label = (
                 int(classifier(image).argmax())
-                for image in (photo.x, pasted(gan.decode(photo.w), photo.x, mask))
+                for image in (photo.x, paste(gan.decode(photo.w), photo.x, mask))
             )
-        doubt = "" if own == label else f", {CLASSES[own]} before it was inverted"
+        remark = "" if own == label else f", {CLASSES[own]} before it was inverted"
         name = f"photo {n:02d}"
-        found.append(Face(name, photo.w, label, photo.x, f"{path.name}: {photo.verdict}{doubt}"))
+        found.append(Face(name, photo.w, label, photo.x, f"{path.name}: {photo.verdict}{remark}"))
     return found
 
 
-def opened(path: Path, mesh: Mesh, side: int) -> Tensor:
+def read_face(path: Path, mesh: FaceMesh, side: int) -> Tensor:
     """Returns the face of a photograph on disk, cut out, ``(1, 3, side, side)``."""
     try:
         with Image.open(path) as photo:
@@ -256,7 +260,7 @@ def opened(path: Path, mesh: Mesh, side: int) -> Tensor:
         raise InputError(f"{path} cannot be explained: {error}") from error
 
 
-def measured(near: Explanation, far: Explanation) -> list[tables.Row]:
+def measure(near: Explanation, far: Explanation) -> list[tables.Row]:
     """Returns the numbers of both plans, for each class that there are faces of."""
     rows = []
     for k in range(len(CLASSES)):
@@ -268,12 +272,12 @@ def measured(near: Explanation, far: Explanation) -> list[tables.Row]:
     return rows
 
 
-def keep(e: Explanation, folder: Path, name: str, plan: str) -> None:
+def write_pictures(e: Explanation, folder: Path, name: str, plan: str) -> None:
     """Writes a face and its counterfactual in their full size."""
     folder.mkdir(parents=True, exist_ok=True)
     for what, image in (("before", e.x[0]), (plan, e.counterfactual[0])):
         with atomic(folder / f"{name}, {what}.jpg") as temporary:
-            picture(image).save(temporary, format="JPEG", quality=92)
+            to_pil(image).save(temporary, format="JPEG", quality=92)
 
 
 def draw(near: Explanation, far: Explanation, path: Path) -> None:
@@ -289,7 +293,7 @@ def draw(near: Explanation, far: Explanation, path: Path) -> None:
             Line(f"counterfactual:\n{CLASSES[1 - k]}", a.counterfactual, _missed(a)),
             Line(f"reliable:\n{CLASSES[1 - k]}", b.counterfactual, _missed(b)),
         ]
-    sheet(lines, path)
+    write_sheet(lines, path)
 
 
 def _missed(e: Explanation) -> Sequence[str | None]:
@@ -302,6 +306,7 @@ def write_cards(
     far: Explanation,
     typical: Sequence[Tensor],
     rows: Sequence[tables.Row],
+    generator: Generator,
     path: Path,
 ) -> None:
     """Writes the page."""
@@ -317,13 +322,14 @@ def write_cards(
         typicality=typical[0],
         reliable=far,
         reliable_typicality=typical[1],
+        generator=generator,
     )
     write_page(
         path,
         made,
         title="What would have had to be different?",
-        about="Faces as a GAN draws them: what changes is synthetic. The black box, a small "
-        "network of expressions, was only asked whether a face smiles.",
+        about="Faces as a GAN draws them: what changes is synthetic. The classifier, a small "
+        "network of expressions, was only queried whether a face smiles.",
         classes=CLASSES,
         table=table,
     )

@@ -1,4 +1,4 @@
-"""The black box: a small network that names seven facial expressions, rebuilt from its weights.
+"""The classifier: a small network that names seven facial expressions, rebuilt from its weights.
 
 It looks at a grey face of 64 × 64 pixels in [-1, 1]. Its architecture is mini-Xception: two plain
 convolutions, four residual blocks of separable ones, and the mean over the picture of one map for
@@ -29,11 +29,12 @@ WIDTHS = (16, 32, 64, 128)
 SIDE = 64
 EPSILON = 1e-3
 GREY = (0.299, 0.587, 0.114)
-FRAMED, TOP, LEFT, BOX = 256, 56, 40, 176
+# Where the face is in a portrait of the GAN, resized to 256 pixels.
+FRAME_SIDE, TOP, LEFT, BOX = 256, 56, 40, 176
 
 
 class Separable(nn.Module):
-    """Is a convolution in each channel, then one across channels, then a batch norm."""
+    """Depthwise convolution, then one across channels, then batch norm."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class Separable(nn.Module):
 
 
 class Block(nn.Module):
-    """Is a residual block that halves the maps."""
+    """Residual block that halves the maps."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -58,16 +59,16 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns maps of half the size."""
-        out = pooled(self.second(F.relu(self.first(x))))
+        out = max_pool(self.second(F.relu(self.first(x))))
         skipped: Tensor = self.norm(self.skip(x))
         return out + skipped
 
 
-def pooled(x: Tensor) -> Tensor:
+def max_pool(x: Tensor) -> Tensor:
     """Returns the largest of 3 × 3, at every second place, padded as Keras pads.
 
     Example:
-        >>> pooled(torch.arange(16.0).reshape(1, 1, 4, 4))
+        >>> max_pool(torch.arange(16.0).reshape(1, 1, 4, 4))
         tensor([[[[10., 11.],
                   [14., 15.]]]])
     """
@@ -78,8 +79,8 @@ def pooled(x: Tensor) -> Tensor:
     return F.max_pool2d(F.pad(x, pad, value=-torch.inf), 3, 2)
 
 
-class Expressions(nn.Module):
-    """Is the network, with random weights; :meth:`load` brings the trained ones."""
+class ExpressionNetwork(nn.Module):
+    """Creates the network with random weights; :meth:`load` reads the trained ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +98,7 @@ class Expressions(nn.Module):
         """Returns it with its trained weights; ``leapfactual data get expressions`` fetches them.
 
         Arguments:
-            path: The file of Keras; from the cache when not given.
+            path: The file of Keras. Defaults to the one in the cache.
         """
         network = cls()
         if path is None:
@@ -113,7 +114,7 @@ class Expressions(nn.Module):
         return network
 
     def read(self, weights: Any) -> None:  # noqa: ANN401 - h5py has no types
-        """Takes the weights from Keras's groups, whose numbers follow the order of making."""
+        """Reads the weights from Keras's groups, which are numbered in the order of creation."""
 
         def group(name: str) -> Any:  # noqa: ANN401
             return next(iter(weights[name].values()))
@@ -168,35 +169,35 @@ def _copy(tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
         tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)))
 
 
-def framed(x: Tensor) -> Tensor:
+def preprocess(x: Tensor) -> Tensor:
     """Cuts the face out of portraits as the GAN draws them, grey, 64 × 64 and in [-1, 1].
 
     Arguments:
         x: Square images, ``(B, 3, H, H)``, in [0, 1].
     """
     grey = (x * x.new_tensor(GREY)[:, None, None]).sum(1, keepdim=True)
-    if grey.shape[-1] != FRAMED:
-        grey = resized(grey, FRAMED)
-    return 2 * resized(grey[:, :, TOP : TOP + BOX, LEFT : LEFT + BOX], SIDE) - 1
+    if grey.shape[-1] != FRAME_SIDE:
+        grey = resize(grey, FRAME_SIDE)
+    return 2 * resize(grey[:, :, TOP : TOP + BOX, LEFT : LEFT + BOX], SIDE) - 1
 
 
-def resized(x: Tensor, side: int) -> Tensor:
+def resize(x: Tensor, side: int) -> Tensor:
     """Returns square images of another size."""
     return F.interpolate(x, (side, side), mode="bilinear", antialias=True, align_corners=False)
 
 
-class Smiling:
-    """Is a classifier that says whether a portrait smiles: class 1, or not: class 0.
+class SmileClassifier:
+    """Creates a classifier of portraits: class 1 if they smile, class 0 if not.
 
     Arguments:
         network: The network of expressions.
     """
 
-    def __init__(self, network: Expressions) -> None:
+    def __init__(self, network: ExpressionNetwork) -> None:
         self.network = network
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the probabilities ``(B, 2)`` of portraits in [0, 1]."""
-        happy = self.network(framed(x)).softmax(1)[:, NAMES.index("happy")]
+        happy = self.network(preprocess(x)).softmax(1)[:, NAMES.index("happy")]
         return torch.stack([1 - happy, happy], 1)

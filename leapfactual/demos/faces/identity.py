@@ -24,17 +24,18 @@ from torch.nn import functional as F
 
 from ...data import packages
 from ...errors import InputError
-from .expressions import resized
+from .expressions import resize
 
 MEAN = (122.782, 117.001, 104.298)
 STAGES = ((32, 3), (64, 4), (128, 3), (256, 3), (256, 1))
 FEATURES = 128
+# The threshold that dlib recommends for this network.
 SAME = 0.6
-SIDE, FRAMED, TOP, LEFT, BOX = 150, 256, 66, 38, 180
+SIDE, FRAME_SIDE, TOP, LEFT, BOX = 150, 256, 66, 38, 180
 
 
 class Block(nn.Module):
-    """Is a residual block; one with a stride of 2 halves the maps, and may widen them."""
+    """Residual block; with a stride of 2 it halves the maps, and may widen them."""
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
@@ -45,14 +46,14 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns the maps."""
         out = self.second(F.relu(self.first(x)))
-        return F.relu(added(out, F.avg_pool2d(x, self.stride)))
+        return F.relu(add_padded(out, F.avg_pool2d(x, self.stride)))
 
 
-def added(a: Tensor, b: Tensor) -> Tensor:
+def add_padded(a: Tensor, b: Tensor) -> Tensor:
     """Returns the sum of maps that may differ in size; what one of them lacks is zero.
 
     Example:
-        >>> added(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 2, 1))
+        >>> add_padded(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 2, 1))
         tensor([[[[2., 1.],
                   [1., 0.]]]])
     """
@@ -64,8 +65,8 @@ def added(a: Tensor, b: Tensor) -> Tensor:
     return total
 
 
-class Identities(nn.Module):
-    """Is the network, with random weights; :meth:`load` brings the trained ones."""
+class FaceEmbedder(nn.Module):
+    """Creates the network with random weights; :meth:`load` reads the trained ones."""
 
     mean: Tensor
 
@@ -87,7 +88,7 @@ class Identities(nn.Module):
         """Returns it with its trained weights; ``leapfactual data get identities`` fetches them.
 
         Arguments:
-            path: The file of dlib; from the cache when not given.
+            path: The file of dlib. Defaults to the one in the cache.
         """
         network = cls()
         if path is None:
@@ -102,16 +103,16 @@ class Identities(nn.Module):
         return network
 
     def read(self, content: bytes) -> None:
-        """Takes the weights from a file of dlib; a scale and shift follow each convolution."""
-        tensors = Tensors(content)
+        """Reads the weights from a file of dlib; a scale and shift follow each convolution."""
+        reader = DlibReader(content)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 assert module.bias is not None
-                weight, bias = tensors.take("con_4", module.weight.shape, module.bias.shape)
-                scale, shift = tensors.take("affine_", module.bias.shape, module.bias.shape)
+                weight, bias = reader.take("con_4", module.weight.shape, module.bias.shape)
+                scale, shift = reader.take("affine_", module.bias.shape, module.bias.shape)
                 module.weight.copy_(weight * scale[:, None, None, None])
                 module.bias.copy_(bias * scale + shift)
-        (weight,) = tensors.take("fc_2", self.last.weight.mT.shape)
+        (weight,) = reader.take("fc_2", self.last.weight.mT.shape)
         self.last.weight.copy_(weight.mT)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -122,8 +123,8 @@ class Identities(nn.Module):
         return features
 
 
-class Tensors:
-    """Takes tensors out of a file of dlib, each of which follows the name of its layer.
+class DlibReader:
+    """Reads tensors from a file of dlib, each of which follows the name of its layer.
 
     Arguments:
         content: The file.
@@ -155,30 +156,30 @@ class Tensors:
         return int.from_bytes(self.content[start : self.place], "little")
 
 
-def aligned(x: Tensor) -> Tensor:
+def crop_face(x: Tensor) -> Tensor:
     """Cuts the face out of portraits as the GAN draws them, 150 × 150.
 
     Arguments:
         x: Square images, ``(B, 3, H, H)``, in [0, 1].
     """
-    if x.shape[-1] != FRAMED:
-        x = resized(x, FRAMED)
-    return resized(x[:, :, TOP : TOP + BOX, LEFT : LEFT + BOX], SIDE)
+    if x.shape[-1] != FRAME_SIDE:
+        x = resize(x, FRAME_SIDE)
+    return resize(x[:, :, TOP : TOP + BOX, LEFT : LEFT + BOX], SIDE)
 
 
-class Likeness:
-    """Is the distance between the persons on two portraits; below 0.6 they count as one.
+class IdentityDistance:
+    """Creates a distance between the persons on two portraits; below 0.6 they count as one.
 
     Arguments:
         network: The network of identities.
     """
 
-    def __init__(self, network: Identities) -> None:
+    def __init__(self, network: FaceEmbedder) -> None:
         self.network = network
 
     @torch.no_grad()
     def __call__(self, x: Tensor, other: Tensor) -> Tensor:
         """Returns the distance of each pair of portraits in [0, 1], with shape ``(B,)``."""
-        a, b = self.network(aligned(x)), self.network(aligned(other))
+        a, b = self.network(crop_face(x)), self.network(crop_face(other))
         distance: Tensor = (a - b).norm(dim=1)
         return distance

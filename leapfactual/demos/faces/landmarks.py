@@ -1,10 +1,11 @@
-"""A second opinion on who smiles, from networks that know nothing of the black box.
+"""The oracle: says who smiles by networks that are independent of the classifier.
 
 The first finds 478 landmarks of a face of 256 × 256 pixels: a convolution, then seven stages of
 residual blocks, each but the first of which halves the maps. The second looks at 146 of these
-landmarks, never at the image, and says how strongly each of 52 movements of the face is made, two
-of which raise the corners of the mouth. It is an MLP-Mixer: blocks that mix tokens, then
-channels. Both are those of MediaPipe's Face Landmarker, in the file that Google publishes.
+landmarks, never at the image, and gives 52 blendshapes, which say how strongly each movement of
+the face is made; two of them raise the corners of the mouth. It is an MLP-Mixer: blocks that mix
+tokens, then channels. Both are those of MediaPipe's Face Landmarker, in the file that Google
+publishes.
 
 References:
     | Real-time Facial Surface Geometry from Monocular Video on Mobile GPUs
@@ -30,14 +31,14 @@ from torch.nn import functional as F
 
 from ...data import packages
 from ...errors import InputError
-from .expressions import resized
+from .expressions import resize
 from .tflite import Array, read_weights
 
 SIDE, LOWERED = 256, 24
 WIDTHS = (16, 32, 64, 128, 128, 128, 128)
 BLOCKS = 4
 LANDMARKS = 478
-MOVEMENTS = 52
+BLENDSHAPES = 52
 SMILES = (44, 45)
 TOKENS, WIDTH = 96, 64
 # fmt: off
@@ -55,7 +56,7 @@ USED = (
 
 
 class Block(nn.Module):
-    """Is a residual block; one with a stride of 2 halves the maps, and may widen them."""
+    """Residual block; with a stride of 2 it halves the maps, and may widen them."""
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
@@ -75,8 +76,8 @@ class Block(nn.Module):
         return maps
 
 
-class Mesh(nn.Module):
-    """Is the network that finds landmarks, with random weights."""
+class FaceMesh(nn.Module):
+    """Creates the network that finds landmarks, with random weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,9 +93,9 @@ class Mesh(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the landmarks ``(B, 478, 3)``, in pixels, of faces ``(B, 3, 256, 256)``."""
-        return self.seen(x)[0]
+        return self.detect(x)[0]
 
-    def seen(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def detect(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the landmarks, and how likely it is that there is a face at all, ``(B,)``."""
         maps = self.blocks(self.activation(self.first(F.pad(x, (0, 1, 0, 1)))))
         points: Tensor = self.last(maps)
@@ -102,7 +103,7 @@ class Mesh(nn.Module):
 
 
 class Mixer(nn.Module):
-    """Is a block that mixes tokens, then channels."""
+    """Mixer block: across tokens, then across channels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,8 +123,8 @@ def _mlp(width: int, hidden: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
 
 
-class Movements(nn.Module):
-    """Is the network that names movements of the face, with random weights."""
+class Blendshapes(nn.Module):
+    """Creates the network from landmarks to blendshapes, with random weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,11 +132,11 @@ class Movements(nn.Module):
         self.channels = nn.Linear(2, WIDTH)
         self.extra = nn.ParameterList([torch.randn(WIDTH)])
         self.blocks = nn.Sequential(*(Mixer() for _ in range(BLOCKS)))
-        self.last = nn.Linear(WIDTH, MOVEMENTS)
+        self.last = nn.Linear(WIDTH, BLENDSHAPES)
         self.eval().requires_grad_(False)
 
     def forward(self, points: Tensor) -> Tensor:
-        """Returns how strong each movement is, ``(B, 52)`` in [0, 1], from ``(B, 146, 2)``.
+        """Returns the blendshapes ``(B, 52)``, in [0, 1], of landmarks ``(B, 146, 2)``.
 
         Neither the place of the points nor their scale matters.
         """
@@ -146,27 +147,27 @@ class Movements(nn.Module):
         return torch.sigmoid(self.last(self.blocks(x)[:, 0]))
 
 
-def lifted(x: Tensor) -> Tensor:
-    """Makes portraits as the GAN draws them 256 × 256, with the face moved up to the middle.
+def center_face(x: Tensor) -> Tensor:
+    """Resizes portraits of the GAN to 256 × 256 and moves the face up to the middle.
 
     Arguments:
         x: Square images, ``(B, 3, H, H)``, in [0, 1].
     """
     if x.shape[-1] != SIDE:
-        x = resized(x, SIDE)
+        x = resize(x, SIDE)
     return F.pad(x[:, :, LOWERED:], (0, 0, 0, LOWERED))
 
 
-class SecondOpinion(nn.Module):
-    """Is a classifier that says whether a portrait smiles: class 1, or not: class 0.
+class SmileOracle(nn.Module):
+    """Creates a classifier of portraits: class 1 if they smile, class 0 if not.
 
     A smile is as likely as both corners of the mouth are raised, on average. The weights are
-    random; :meth:`load` brings the trained ones.
+    random; :meth:`load` reads the trained ones.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.mesh, self.movements = Mesh(), Movements()
+        self.mesh, self.blendshapes = FaceMesh(), Blendshapes()
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Self:
@@ -175,37 +176,37 @@ class SecondOpinion(nn.Module):
         ``leapfactual data get face-landmarks`` fetches them.
 
         Arguments:
-            path: MediaPipe's file of the Face Landmarker; from the cache when not given.
+            path: MediaPipe's file of the Face Landmarker. Defaults to the one in the cache.
         """
-        opinion = cls()
+        oracle = cls()
         if path is None:
             (path,) = packages.files("face-landmarks")
         try:
             with zipfile.ZipFile(path) as file:
                 mesh = read_weights(file.read("face_landmarks_detector.tflite"))
-                movements = read_weights(file.read("face_blendshapes.tflite"))
-            opinion.read(mesh, movements)
+                blendshapes = read_weights(file.read("face_blendshapes.tflite"))
+            oracle.read(mesh, blendshapes)
         except (KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
             raise InputError(
                 f"{path} is not MediaPipe's Face Landmarker, or damaged ({type(error).__name__}: "
                 f"{error}). Delete it and run `leapfactual data get face-landmarks`."
             ) from error
-        return opinion
+        return oracle
 
-    def read(self, mesh: Sequence[Array], movements: Sequence[Array]) -> None:
-        """Takes the weights of both networks, in the order in which they use them.
+    def read(self, mesh: Sequence[Array], blendshapes: Sequence[Array]) -> None:
+        """Reads the weights of both networks, in the order in which they use them.
 
         Those of a further head of the first, which says whether the tongue is out, stand before
         those of the other two and are left out.
         """
         _copy(self.mesh, [*mesh[:-6], *mesh[-4:]])
-        _copy(self.movements, movements)
+        _copy(self.blendshapes, blendshapes)
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """Returns the probabilities ``(B, 2)`` of portraits in [0, 1]."""
-        points = self.mesh(lifted(x))[:, USED, :2]
-        smile = self.movements(points)[:, SMILES].mean(1)
+        points = self.mesh(center_face(x))[:, USED, :2]
+        smile = self.blendshapes(points)[:, SMILES].mean(1)
         return torch.stack([1 - smile, smile], 1)
 
 

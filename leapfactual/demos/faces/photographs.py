@@ -1,4 +1,4 @@
-"""Real photographs: found, turned and cut as the GAN knows faces, then inverted.
+"""Photographs: the face is detected, aligned as in the GAN's training set, then inverted.
 
 The GAN learnt from photographs that were all cut alike: by the line between the eyes and by that
 from the eyes to the mouth. Here the landmarks for that come from a network that expects a face
@@ -22,20 +22,23 @@ from ...errors import InputError
 from ...generators import GAN
 from ...imaging import as_images
 from .identity import SAME
-from .landmarks import LOWERED, SIDE, Mesh, lifted
+from .landmarks import LOWERED, SIDE, FaceMesh, center_face
 
 LEFT_EYE, RIGHT_EYE, MOUTH = (468,), (473,), (61, 291)
+# Squares to look for a face in: their sides as shares of the picture's, their stride as a share of
+# their side, and how often each is moved to where its landmarks are.
 SHARES = (1.0, 0.7, 0.5, 0.35, 0.25)
 STEP = 0.5
 ROUNDS = 3
-SURE, SURER = 0.9, 0.9999
-SMALLEST, LONGEST = 48, 4
+# How likely a face must be to be taken, and how likely to look no further.
+MIN_PRESENCE, ENOUGH_PRESENCE = 0.9, 0.9999
+MIN_SIDE, MAX_ASPECT = 48, 4
 
 Box = tuple[float, float, float, float]
 
 
 @torch.no_grad()
-def anchors(mesh: Mesh, x: Tensor) -> tuple[Tensor, Tensor]:
+def anchors(mesh: FaceMesh, x: Tensor) -> tuple[Tensor, Tensor]:
     """Returns where eyes and mouth are in portraits, and how likely there is a face.
 
     Arguments:
@@ -45,7 +48,7 @@ def anchors(mesh: Mesh, x: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Places ``(B, 3, 2)``, as shares of the side, and probabilities ``(B,)``.
     """
-    points, presence = mesh.seen(lifted(x))
+    points, presence = mesh.detect(center_face(x))
     groups = (LEFT_EYE, RIGHT_EYE, MOUTH)
     found = torch.stack([points[:, group, :2].mean(1) for group in groups], 1)
     return (found + found.new_tensor([0.0, LOWERED])) / SIDE, presence
@@ -75,7 +78,7 @@ def quad(points: Tensor) -> Tensor:
 
 
 def cut(picture: Image.Image, corners: Tensor, side: int) -> Image.Image:
-    """Cuts a turned square out of a picture; what is beyond its edge is black."""
+    """Cuts a rotated square out of a picture; what is beyond its edge is black."""
     flat = [float(value) for value in corners.flatten()]
     larger = picture.transform(
         (2 * side, 2 * side), Image.Transform.QUAD, flat, Image.Resampling.BILINEAR
@@ -84,7 +87,7 @@ def cut(picture: Image.Image, corners: Tensor, side: int) -> Image.Image:
 
 
 def windows(width: int, height: int) -> Iterator[Box]:
-    """Goes through squares of several sizes that cover a picture."""
+    """Yields squares of several sizes that cover a picture."""
     for share in SHARES:
         side = share * min(width, height)
         for top in _starts(height, side):
@@ -97,7 +100,7 @@ def _starts(length: int, side: float) -> list[float]:
     return torch.linspace(0, length - side, count).tolist() if count > 1 else [(length - side) / 2]
 
 
-def align(picture: Image.Image, mesh: Mesh, side: int = 1024) -> Image.Image:
+def align(picture: Image.Image, mesh: FaceMesh, side: int = 1024) -> Image.Image:
     """Finds the face in a photograph and cuts it out as the GAN knows faces.
 
     Arguments:
@@ -105,13 +108,13 @@ def align(picture: Image.Image, mesh: Mesh, side: int = 1024) -> Image.Image:
         mesh: Finds the landmarks.
         side: The side of what is cut out, in pixels.
     """
-    if min(picture.size) < SMALLEST or max(picture.size) > LONGEST * min(picture.size):
+    if min(picture.size) < MIN_SIDE or max(picture.size) > MAX_ASPECT * min(picture.size):
         raise InputError(
-            f"a photograph must have at least {SMALLEST} pixels a side and be at most {LONGEST} "
-            f"times as long as wide, got {picture.width} × {picture.height}."
+            f"a photograph must have at least {MIN_SIDE} pixels a side and be at most "
+            f"{MAX_ASPECT} times as long as wide, got {picture.width} × {picture.height}."
         )
     picture = picture.convert("RGB")
-    best, found = SURE, None
+    best, found = MIN_PRESENCE, None
     for left, top, right, bottom in windows(*picture.size):
         corners = torch.tensor([[left, top], [left, bottom], [right, bottom], [right, top]])
         for _ in range(ROUNDS):
@@ -124,7 +127,7 @@ def align(picture: Image.Image, mesh: Mesh, side: int = 1024) -> Image.Image:
             presence = anchors(mesh, as_images(cut(picture, corners, SIDE)))[1].item()
             if presence > best:
                 best, found = presence, corners
-            if best > SURER:
+            if best > ENOUGH_PRESENCE:
                 break
     if found is None:
         raise InputError(
@@ -146,7 +149,7 @@ def _sound(corners: Tensor, picture: Image.Image) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Photograph:
-    """Is a photograph as it was cut out, and what the GAN can make of it.
+    """Aligned photograph, and its inversion.
 
     Arguments:
         x: The image, ``(1, 3, H, W)``.
@@ -168,15 +171,17 @@ class Photograph:
         return f"{how} (distance {self.distance:.2f}, error {self.error:.3f})"
 
 
-def inverted(x: Tensor, gan: GAN, likeness: Callable[[Tensor, Tensor], Tensor]) -> Photograph:
-    """Looks for the latent of a face that was cut out, ``(1, 3, H, W)``.
+def invert(
+    x: Tensor, gan: GAN, identity_distance: Callable[[Tensor, Tensor], Tensor]
+) -> Photograph:
+    """Inverts an aligned face.
 
     Arguments:
-        x: The face.
-        gan: Draws what comes nearest.
-        likeness: The distance between the persons on two batches of portraits.
+        x: The face, ``(1, 3, H, W)``.
+        gan: The generator to invert.
+        identity_distance: The distance between the persons on two batches of portraits.
     """
     found = gan.invert(x)
     with torch.no_grad():
-        distance = likeness(x, gan.decode(found.z))
+        distance = identity_distance(x, gan.decode(found.z))
     return Photograph(x, found.z, found.error.item(), distance.item())

@@ -1,4 +1,4 @@
-"""The generator of the study: a GAN that draws portraits of 1024 × 1024.
+"""The generator: a GAN that draws portraits of 1024 × 1024.
 
 It is MobileStyleGAN, distilled from StyleGAN2 on photographs of FFHQ: a mapping from noise to *w*,
 512 numbers, and a synthesis from *w* to the picture. The weights come as OpenVINO models in the
@@ -50,7 +50,7 @@ def portraits(
     """Returns the generator; ``leapfactual data get face-gan`` fetches its weights.
 
     Arguments:
-        engine: What draws: ``openvino`` on a CPU, ``torch`` anywhere, or ``auto`` for the quicker
+        engine: What draws: ``openvino`` on a CPU, ``torch`` anywhere, or ``auto`` for the faster
             of those that are there.
         device: Where to draw.
         inversion: How photographs are inverted, which needs ``torch``.
@@ -73,7 +73,7 @@ def portraits(
 
 
 def engine_for(engine: str, device: torch.device | str) -> str:
-    """Returns what draws: what was asked for, if that can be, or the quicker one.
+    """Returns the engine to draw with: the requested one, or for ``auto`` the faster one.
 
     Example:
         >>> engine_for("auto", "cuda")

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Table:
-    """Is a table of a flatbuffer.
+    """Table of a flatbuffer.
 
     Arguments:
         content: The whole file.
