@@ -14,7 +14,7 @@ No query is made whose answer cannot matter:
   queried when the next stage needs its answer, or at the end of the plan; iterates in between are
   *deferred*, and resolved backwards, only for images that did not end in the target class.
 
-With a mask, what is shown is paste into the input, from the first query on; see
+With a mask, what is shown is pasted into the input, from the first query on; see
 :mod:`leapfactual.masks`.
 
 There are two ways to leave an image out of a step. The usual one gathers the *rows* that take
@@ -158,7 +158,7 @@ class Walker:
                 yield from self._observe(state, missing, rows, taken, z)
 
     def render(self, z: Tensor, generator: Generator, x: Tensor | None) -> Tensor:
-        """Returns the images of ``z``, paste into ``x`` where there is a mask."""
+        """Returns the images of ``z``, pasted into ``x`` where there is a mask."""
         image = generator.decode(z)
         checks.one_row_each(image, z, "the generator's decode")
         if self.mask is None or x is None:
@@ -166,7 +166,7 @@ class Walker:
         if image.shape != x.shape:
             raise InputError(
                 f"the generator makes images of shape {checks.shape(image[0])}, which cannot be "
-                f"paste into images of {checks.shape(x[0])}. Resize the images to the "
+                f"pasted into images of {checks.shape(x[0])}. Resize the images to the "
                 "generator's size."
             )
         return paste(image, x, self.mask)
