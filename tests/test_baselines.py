@@ -119,8 +119,8 @@ def test_optimization_works_through_a_vae(bars):
     x, y, classifier = bars
     torch.manual_seed(0)
     vae = VAE((1, 8, 8), features=4, widths=(16, 32))
-    fit_generator(vae, x, epochs=30, batch_size=64)
-    explainer = Optimization(vae, classifier, 2, steps=200, loss="cross_entropy")
+    fit_generator(vae, x[:300], epochs=15, batch_size=64)
+    explainer = Optimization(vae, classifier, 2, steps=100, loss="cross_entropy")
     found = explainer.explain(x[:20], 1 - y[:20])
     assert found.valid.double().mean() > 0.8
     assert not found.counterfactual.requires_grad
@@ -131,3 +131,9 @@ def test_conditions_must_fit_the_images(bars):
     cvae = VAE((1, 8, 8), 4, classes=2, widths=(16, 32))
     with pytest.raises(InputError, match=r"`conditions` must have shape \(600, 2\)"):
         fit_generator(cvae, x, torch.eye(2), epochs=1)
+
+
+def test_a_generator_without_classes_is_no_conditional_one(bars):
+    _, _, classifier = bars
+    with pytest.raises(InputError, match="must be conditional, got VAE.*classes=K"):
+        ConditionalGenerator(VAE((1, 8, 8), 4), classifier)

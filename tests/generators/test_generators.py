@@ -120,7 +120,7 @@ def test_mixed_precision_leaves_weights_as_others_have_them():
 def test_interrupted_and_resumed_training_gives_equal_weights(tmp_path, kind, options):
     def train(**more):
         model = small(kind)
-        losses = fit_generator(model, DIGITS[:300], epochs=4, batch_size=64, **options, **more)
+        losses = fit_generator(model, DIGITS[:150], epochs=4, batch_size=64, **options, **more)
         return model, losses
 
     def stop(epoch):
@@ -136,7 +136,7 @@ def test_interrupted_and_resumed_training_gives_equal_weights(tmp_path, kind, op
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
-def test_training_learns_and_shows_an_early_look(tmp_path):
+def test_training_learns_and_draws_a_preview(tmp_path):
     vae = small("VAE")
     losses = fit_generator(vae, DIGITS, epochs=8, batch_size=128, preview=tmp_path / "preview.png")
     assert losses[-1] < 0.6 * losses[0]
@@ -161,7 +161,7 @@ def test_perceptual_and_augment_are_used():
         epochs=1,
         batch_size=32,
         perceptual=perceptual,
-        augment=lambda x, generator: x.flip(3),
+        augment=lambda x, rng: x.flip(3),
     )
     assert seen == [torch.Size([32, 1, 8, 8])] * 2
 
@@ -276,7 +276,7 @@ def test_damaged_files_are_refused(tmp_path):
         generators.save(GAN(nn.Identity(), 4, (1, 2, 2)), path)
 
 
-def test_standardised_rows():
+def test_standardized_rows():
     rows = torch.randn(100, 3) * torch.tensor([1.0, 100.0, 0.0]) + 7
     generator = Standardized.of(rows)
     z = generator.encode(rows)
@@ -351,7 +351,7 @@ def test_a_trained_encoder_gives_inversion_a_better_start(gan):
     start = GAN(gan.synthesis, 8, (1, 8, 8), mapping=gan.mapping, inversion=Inversion(steps=0))
     x = gan.decode(gan.sample(32, seed=7)).detach()
     before = start.invert(x).error
-    losses = start.fit_encoder(steps=300, learning_rate=3e-3)
+    losses = start.fit_encoder(steps=150, learning_rate=3e-3)
     after = start.invert(x).error
     assert losses[-1] < 0.5 * losses[0]
     assert after.mean() < 0.6 * before.mean()
