@@ -1,18 +1,18 @@
-r"""The rivals that the paper compares with, behind the same verb.
+r"""The baselines that the paper compares with, behind the same verb.
 
-**Opt-based**: walk in the latent space by gradient descent on
+**Opt-based**: gradient descent in the latent space on
 
 .. math:: \mathcal{L}(z) = \mathcal{L}_\text{CLS}\big(f(g(z)), \hat y\big)
     + \lambda \, \|g(z) - x\|_1 ,
 
-which needs a classifier that can be differentiated and is slow where its gradient vanishes.
-**CGM-based**: a conditional generator is trained on the classifier's answers; its latents carry
-all but the class, so a counterfactual is the same latent under another condition. It needs a
+which needs a differentiable classifier and is slow where its gradient vanishes.
+
+**CGM-based**: a conditional generator is trained on the classifier's probabilities; its latents
+carry all but the class, so a counterfactual is the same latent under another condition. It needs a
 generator of its own for each classifier and lands anywhere in the class, not near the boundary.
 """
 
 import time
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,34 +23,34 @@ from .errors import InputError, NeedsGradient
 from .explainer import Explainer
 from .explanation import Explanation
 from .imaging import Pictures, as_images
-from .types import Classifier, Generator
+from .types import Classifier, Conditional, Generator
 
 LOSSES = ("squared", "cross_entropy")
 ANCHORS = ("input", "reconstruction")
 
 
 class Optimization(Explainer):
-    """Explains by gradient descent in the latent space, through generator and classifier.
+    """Creates an explainer by gradient descent in the latent space.
 
     The defaults are the paper's for Morpho-MNIST. Its loss is the squared error between the
-    probabilities and the one-hot target; ``cross_entropy`` is the stronger rival, whose gradient
-    does not vanish where the classifier is sure of another class. Both terms are means over
-    pixels and classes. Each image is optimised as if it were alone.
+    probabilities and the one-hot target; ``cross_entropy`` is the stronger baseline, whose
+    gradient does not vanish where the classifier is confident of another class. Both terms are
+    means over pixels and classes. Each image is optimized as if it were alone.
 
     Arguments:
-        generator: A generator that can be differentiated.
-        classifier: A classifier that can be differentiated.
+        generator: A differentiable generator.
+        classifier: A differentiable classifier.
         classes: The number of classes K.
         steps: How many steps to take.
         learning_rate: The learning rate of Adam.
-        weight: How much the distance counts, the paper's lambda.
+        distance_weight: The weight of the distance, the paper's lambda.
         loss: ``squared`` or ``cross_entropy``.
         anchor: What the distance is measured to: the ``input``, as in the published code, or the
             ``reconstruction``, as in the paper's text.
         weight_decay: The weight decay; the published code uses AdamW, whose default is 0.01.
-        epsilon: What Adam adds to the size of a gradient: a fainter one moves nothing, and that is
-            how the squared error gets stuck. The published code takes the mean over batches of
-            512, which is to say 512 times Adam's own 1e-8.
+        epsilon: Adam's epsilon. Gradients below it move nothing, which is how the squared error
+            gets stuck. The published code takes the mean over batches of 512, which amounts to 512
+            times Adam's own 1e-8.
         batch_size: How many images are explained at a time.
     """
 
@@ -62,7 +62,7 @@ class Optimization(Explainer):
         *,
         steps: int = 1000,
         learning_rate: float = 0.2,
-        weight: float = 0.0006,
+        distance_weight: float = 0.0006,
         loss: str = "squared",
         anchor: str = "input",
         weight_decay: float = 0.0,
@@ -76,8 +76,8 @@ class Optimization(Explainer):
             if value not in known:
                 raise InputError(f"`{name}` must be one of {list(known)}, got {value!r}.")
         self.generator, self.classifier, self.classes = generator, classifier, classes
-        self.steps, self.learning_rate, self.weight = steps, learning_rate, weight
-        self.loss, self.anchor, self.weight_decay = loss, anchor, weight_decay
+        self.steps, self.learning_rate, self.weight_decay = steps, learning_rate, weight_decay
+        self.distance_weight, self.loss, self.anchor = distance_weight, loss, anchor
         self.epsilon, self.batch_size = epsilon, batch_size
 
     def explain(self, x: Pictures, target: int | Tensor) -> Explanation:
@@ -93,9 +93,9 @@ class Optimization(Explainer):
         with torch.no_grad():
             start = self.generator.encode(x)
             reconstruction = self.generator.decode(start)
-            source = self._answers(reconstruction)
+            source = self._query(reconstruction)
         anchor = x if self.anchor == "input" else reconstruction
-        wanted = F.one_hot(y, self.classes).to(x.dtype)
+        one_hot = F.one_hot(y, self.classes).to(x.dtype)
         z = start.detach().clone().requires_grad_()
         optimizer = torch.optim.AdamW(
             [z], lr=self.learning_rate, weight_decay=self.weight_decay, eps=self.epsilon
@@ -110,48 +110,35 @@ class Optimization(Explainer):
                         "answers carry no gradient. LeapFactual explains such classifiers."
                     )
                 distance = (image - anchor).abs().flatten(1).mean(1)
-                loss = self._wrong(p, wanted) + self.weight * distance
+                loss = self._classification_loss(p, one_hot) + self.distance_weight * distance
                 (z.grad,) = torch.autograd.grad(loss.sum(), z)
             optimizer.step()
         with torch.no_grad():
             z = z.detach()
             image = self.generator.decode(z)
-            p = self._answers(image)
-        return explained(x, reconstruction, image, start, z, source, y, p, self.steps, started)
+            p = self._query(image)
+        return _explanation(x, reconstruction, image, start, z, source, y, p, self.steps, started)
 
-    def _wrong(self, p: Tensor, wanted: Tensor) -> Tensor:
+    def _classification_loss(self, p: Tensor, one_hot: Tensor) -> Tensor:
         if self.loss == "squared":
-            return (p - wanted).square().mean(1)
-        return -(p.clamp_min(torch.finfo(p.dtype).tiny).log() * wanted).sum(1)
+            return (p - one_hot).square().mean(1)
+        return -(p.clamp_min(torch.finfo(p.dtype).tiny).log() * one_hot).sum(1)
 
-    def _answers(self, image: Tensor) -> Tensor:
+    def _query(self, image: Tensor) -> Tensor:
         p = self.classifier(image)
         checks.probabilities(p, len(image), self.classes, "the classifier's answer")
         return p
 
 
-class Conditional(Protocol):
-    """Is a generator whose two ways take a condition ``(B, K)``, such as ``ConditionalVAE``."""
-
-    classes: int
-
-    def encode(self, x: Tensor, c: Tensor) -> Tensor:
-        """Returns latents that carry all but the class."""
-        ...
-
-    def decode(self, z: Tensor, c: Tensor) -> Tensor:
-        """Returns images."""
-        ...
-
-
 class ConditionalGenerator(Explainer):
-    """Explains by decoding the same latent under another condition.
+    """Creates an explainer that decodes the same latent under another condition.
 
     As in the published code, images are encoded under the classifier's probabilities and decoded
     under the one-hot target.
 
     Arguments:
-        generator: A conditional generator that was trained on the classifier's answers.
+        generator: A conditional generator, such as a :class:`leapfactual.generators.VAE` with
+            classes, that was trained on the classifier's probabilities.
         classifier: The classifier.
         batch_size: How many images are explained at a time.
     """
@@ -160,6 +147,11 @@ class ConditionalGenerator(Explainer):
         self, generator: Conditional, classifier: Classifier, *, batch_size: int = 1024
     ) -> None:
         checks.positive(batch_size, "batch_size")
+        if not getattr(generator, "classes", 0):
+            raise InputError(
+                f"`generator` must be conditional, got {type(generator).__name__} without "
+                "classes. Build it with classes=K and train it on the classifier's answers."
+            )
         self.generator, self.classifier, self.batch_size = generator, classifier, batch_size
 
     def explain(self, x: Pictures, target: int | Tensor) -> Explanation:
@@ -180,10 +172,10 @@ class ConditionalGenerator(Explainer):
         reconstruction = self.generator.decode(z, c.to(x))
         image = self.generator.decode(z, F.one_hot(y, classes).to(x))
         source, p = self.classifier(reconstruction), self.classifier(image)
-        return explained(x, reconstruction, image, z, z, source, y, p, 1, started)
+        return _explanation(x, reconstruction, image, z, z, source, y, p, 1, started)
 
 
-def explained(
+def _explanation(
     x: Tensor,
     reconstruction: Tensor,
     counterfactual: Tensor,
@@ -195,7 +187,7 @@ def explained(
     steps: int,
     started: float,
 ) -> Explanation:
-    """Puts an explanation together for a method that takes a fixed number of steps."""
+    """Returns the explanation of a method that takes a fixed number of steps."""
     label, before = p.argmax(1), source.argmax(1)
     count = torch.full_like(target, steps)
     seen = torch.where(label == target, count, -1)

@@ -19,7 +19,7 @@ Coupling = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def independent(z0: Tensor, z1: Tensor, c: Tensor) -> Tensor:
-    """Leaves the noise as it was drawn: the paper's coupling."""
+    """Returns the noise as it was drawn: the paper's coupling."""
     return z0
 
 

@@ -368,7 +368,7 @@ class Flow(nn.Module):
         """Returns all that the weights do not say, as values that JSON can hold."""
         return {
             "field": {"kind": type(self.field).__name__, **self.field.config()},
-            "base": {"kind": type(self.base).__name__, **asdict(self.base)},  # type: ignore[call-overload]
+            "base": {"kind": type(self.base).__name__, **self.base.config()},
             "soft": self.soft,
             "sigma": self.sigma,
         }

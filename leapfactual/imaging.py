@@ -1,7 +1,7 @@
 """Pictures to tensors and tensors to pictures: arrays, Pillow, grids, PNG files."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +119,35 @@ def save_grid(x: Tensor, path: str | Path, columns: int | None = None, zoom: int
     sheet = sheet.resize((sheet.width * zoom, sheet.height * zoom), Image.Resampling.NEAREST)
     with atomic(path) as temporary:
         sheet.save(temporary, format="PNG")
+
+
+STRETCHES: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "none": lambda x, a: x,
+    "sqrt": lambda x, a: x.clamp_min(0).sqrt(),
+    "asinh": lambda x, a: torch.asinh(a * x) / math.asinh(a),
+    "log": lambda x, a: torch.log1p(a * x) / math.log1p(a),
+}
+UNSTRETCHES: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "none": lambda x, a: x,
+    "sqrt": lambda x, a: x.square(),
+    "asinh": lambda x, a: torch.sinh(x * math.asinh(a)) / a,
+    "log": lambda x, a: torch.expm1(x * math.log1p(a)) / a,
+}
+# The usual strength for astronomical images: intensities below a tenth of the maximum are nearly
+# linear, those above are compressed.
+STRETCH_STRENGTH = 10.0
+
+
+def stretch(x: Tensor, kind: str) -> Tensor:
+    """Brightens the faint parts of images in [0, 1]: ``none``, ``sqrt``, ``asinh`` or ``log``.
+
+    Example:
+        >>> stretch(torch.tensor([0.0, 0.25, 1.0]), "sqrt")
+        tensor([0.0000, 0.5000, 1.0000])
+    """
+    return STRETCHES[kind](x, STRETCH_STRENGTH)
+
+
+def unstretch(x: Tensor, kind: str) -> Tensor:
+    """Undoes :func:`stretch`."""
+    return UNSTRETCHES[kind](x, STRETCH_STRENGTH)

@@ -30,7 +30,7 @@ Velocity = Callable[[Tensor, Tensor], Tensor]
 
 
 class Solver(ABC):
-    """Integrates ``dz/dt = v(t, z)`` from one time to another, in either direction."""
+    """Abstract solver of ``dz/dt = v(t, z)``, from one time to another in either direction."""
 
     @abstractmethod
     def integrate(self, v: Velocity, z: Tensor, start: float, end: float) -> Tensor:
@@ -46,7 +46,7 @@ class Solver(ABC):
 
 @dataclass(frozen=True)
 class FixedStep(Solver):
-    """Takes ``steps`` equal steps. See the module's docstring for ``a`` and ``b``."""
+    """Abstract solver in ``steps`` equal steps. See the module for ``a`` and ``b``."""
 
     steps: int
     order: ClassVar[int]
@@ -73,32 +73,32 @@ class FixedStep(Solver):
 
 
 class Euler(FixedStep):
-    """Is the method of order one; for comparison."""
+    """Euler's method, of order 1; for comparison."""
 
     order, a, b = 1, (0.0,), (1.0,)
 
 
 class Midpoint(FixedStep):
-    """Is a method of order two; a few steps are often enough, and fast."""
+    """The midpoint method, of order 2; a few steps are often enough, and fast."""
 
     order, a, b = 2, (0.0, 0.5), (0.0, 1.0)
 
 
 class Heun(FixedStep):
-    """Is a method of order two, also known as the explicit trapezoidal rule."""
+    """Heun's method, of order 2, also known as the explicit trapezoidal rule."""
 
     order, a, b = 2, (0.0, 1.0), (0.5, 0.5)
 
 
 class RK4(FixedStep):
-    """Is the classical Runge-Kutta method of order four: the default."""
+    """The classical Runge-Kutta method, of order 4: the default."""
 
     order, a, b = 4, (0.0, 0.5, 0.5, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)
 
 
 @dataclass(frozen=True)
 class Dopri5(Solver):
-    """Chooses its steps by the Dormand-Prince pair of orders 5 and 4, through ``torchdiffeq``.
+    """The Dormand-Prince pair of orders 5 and 4, with adaptive steps, through ``torchdiffeq``.
 
     Batch-mates share their steps, so results depend slightly on the batch.
 

@@ -40,7 +40,7 @@ from .types import Classifier, Generator
 
 
 class GaussianField(VelocityField):
-    """Is the exact velocity between the base and Gaussian classes."""
+    """The exact velocity between the base and Gaussian classes."""
 
     means: Tensor
 
@@ -61,7 +61,7 @@ class GaussianField(VelocityField):
 
 
 class GaussianOracle:
-    """Knows everything about classes whose latents are Gaussian with one common spread.
+    """Creates an oracle: all about classes whose latents are Gaussian, of one common scale.
 
     Arguments:
         means: The classes' means, with shape ``(K, D)``.

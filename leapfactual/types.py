@@ -35,6 +35,20 @@ class Generator(Protocol):
         ...
 
 
+class Conditional(Protocol):
+    """Protocol of generators with a condition ``c`` ``(B, K)``, such as a VAE with classes."""
+
+    classes: int
+
+    def encode(self, x: Tensor, c: Tensor) -> Tensor:
+        """Returns the latents ``(B, D)`` of the images ``x``, which carry all but the class."""
+        ...
+
+    def decode(self, z: Tensor, c: Tensor) -> Tensor:
+        """Returns the images of the latents ``z`` under the condition."""
+        ...
+
+
 @runtime_checkable
 class Classifier(Protocol):
     """Answers with class probabilities. It is only ever asked, never differentiated."""

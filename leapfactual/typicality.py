@@ -1,4 +1,4 @@
-r"""How likely a latent is under a flow, and how that compares with others.
+r"""The density of latents under a flow, and its percentile among training latents.
 
 Along a path :math:`dz/dt = v` the log density changes by minus the divergence of :math:`v`, so
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from .bases import Base
 from .solvers import Solver, Velocity
 
+# One level for each per cent, both ends included.
 LEVELS = 101
 
 
@@ -49,7 +50,7 @@ def log_density(
 
     state = torch.nn.functional.pad(z, (0, 1))
     state = solver.integrate(augmented, state, 1.0, 0.0)
-    # Going back from 1 to 0, the last column has gathered minus the integral from 0 to 1.
+    # Integrated from 1 to 0, the last column is minus the integral from 0 to 1.
     return base.log_prob(state[:, :-1]) + state[:, -1]
 
 
@@ -62,16 +63,16 @@ def _directions(features: int, probes: int, seed: int) -> Tensor:
 
 
 def levels(scores: Tensor) -> Tensor:
-    """Returns 101 of the scores ``(N,)``, evenly spaced by rank; some may be minus infinity."""
-    place = torch.linspace(0, len(scores) - 1, LEVELS, device=scores.device)
-    return scores.sort().values[place.round().long()]
+    """Returns the 101 percentiles of scores ``(N,)``; some may be minus infinity."""
+    rank = torch.linspace(0, len(scores) - 1, LEVELS, device=scores.device)
+    return scores.sort().values[rank.round().long()]
 
 
 def percentile(score: Tensor, levels: Tensor) -> Tensor:
-    """Returns where scores ``(B,)`` stand among levels ``(B, 101)``, from 0 to 100.
+    """Returns the percentile of scores ``(B,)`` among levels ``(B, 101)``, from 0 to 100.
 
-    Between two levels it is interpolated, among equal ones it is their middle. A score of minus
-    infinity is at 0, and levels that are NaN give NaN.
+    Between two levels it is interpolated; among equal ones it is their middle. A score of minus
+    infinity gives 0, and levels that are NaN give NaN.
 
     Example:
         >>> percentile(torch.tensor([0.5, 2.0]), torch.linspace(0, 1, 101).expand(2, -1))

@@ -43,7 +43,7 @@ from leapfactual.report.figures import require_matplotlib, save
 from leapfactual.report.tables import Row
 from leapfactual.solvers import RK4
 from leapfactual.training import embed, fit
-from leapfactual.training.state import Epoch
+from leapfactual.training.loop import Epoch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

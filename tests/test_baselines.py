@@ -1,14 +1,13 @@
-"""The rivals keep the same contract and do what the paper says of them."""
+"""The baselines keep the same contract and do what the paper says of them."""
 
 import pytest
 import torch
 from torch import nn
 
 import leapfactual as lf
-from leapfactual import generators
 from leapfactual.baselines import ConditionalGenerator, Optimization
 from leapfactual.errors import InputError, NeedsGradient
-from leapfactual.generators import ConditionalVAE, Identity
+from leapfactual.generators import VAE, Identity
 from leapfactual.testing import GaussianOracle, check_explainer
 from leapfactual.training import fit_generator
 
@@ -33,7 +32,7 @@ def test_optimization_reaches_the_target_and_keeps_the_contract(loss):
 def test_cross_entropy_does_not_vanish_where_squared_error_does():
     """Far on the wrong side the probabilities are flat; their logarithm is not."""
     z = torch.tensor([[-6.0, 0.0]])
-    options = {"steps": 200, "weight": 0.0}
+    options = {"steps": 200, "distance_weight": 0.0}
     assert not optimization(loss="squared", **options).explain(z, 1).valid.all()
     assert optimization(loss="cross_entropy", **options).explain(z, 1).valid.all()
 
@@ -41,7 +40,7 @@ def test_cross_entropy_does_not_vanish_where_squared_error_does():
 def test_the_distance_holds_the_counterfactual_back():
     z, y = ORACLE.sample(20)
     target = (y + 1) % 3
-    free, held = (optimization(weight=w).explain(z, target) for w in (0.0, 0.2))
+    free, held = (optimization(distance_weight=w).explain(z, target) for w in (0.0, 0.2))
     assert (held.z_counterfactual - z).abs().mean() < (free.z_counterfactual - z).abs().mean()
 
 
@@ -54,7 +53,7 @@ def test_the_anchor_is_the_input_or_the_reconstruction():
     flat = lambda x: torch.full((len(x), 3), 1 / 3) + 0 * x.sum(1, keepdim=True)  # noqa: E731
     for anchor, expected in (("input", -0.5), ("reconstruction", 0.0)):
         explainer = Optimization(
-            Shifting(), flat, 3, steps=300, learning_rate=0.01, weight=1.0, anchor=anchor
+            Shifting(), flat, 3, steps=300, learning_rate=0.01, distance_weight=1.0, anchor=anchor
         )
         found = explainer.explain(z, 1).z_counterfactual
         torch.testing.assert_close(found, torch.full((1, 2), expected), rtol=0, atol=0.03)
@@ -104,7 +103,7 @@ def bars():
 def test_a_conditional_generator_swaps_the_class_and_keeps_the_contract(bars):
     x, y, classifier = bars
     torch.manual_seed(0)
-    cvae = ConditionalVAE((1, 8, 8), classes=2, features=4, widths=(16, 32))
+    cvae = VAE((1, 8, 8), 4, classes=2, widths=(16, 32))
     losses = fit_generator(cvae, x, classifier(x), epochs=30, batch_size=64)
     assert losses[-1] < 0.5 * losses[0]
     explainer = ConditionalGenerator(cvae, classifier)
@@ -119,9 +118,9 @@ def test_a_conditional_generator_swaps_the_class_and_keeps_the_contract(bars):
 def test_optimization_works_through_a_vae(bars):
     x, y, classifier = bars
     torch.manual_seed(0)
-    vae = generators.VAE((1, 8, 8), features=4, widths=(16, 32))
-    fit_generator(vae, x, epochs=30, batch_size=64)
-    explainer = Optimization(vae, classifier, 2, steps=200, loss="cross_entropy")
+    vae = VAE((1, 8, 8), features=4, widths=(16, 32))
+    fit_generator(vae, x[:300], epochs=15, batch_size=64)
+    explainer = Optimization(vae, classifier, 2, steps=100, loss="cross_entropy")
     found = explainer.explain(x[:20], 1 - y[:20])
     assert found.valid.double().mean() > 0.8
     assert not found.counterfactual.requires_grad
@@ -129,6 +128,12 @@ def test_optimization_works_through_a_vae(bars):
 
 def test_conditions_must_fit_the_images(bars):
     x, _, _ = bars
-    cvae = ConditionalVAE((1, 8, 8), classes=2, features=4, widths=(16, 32))
+    cvae = VAE((1, 8, 8), 4, classes=2, widths=(16, 32))
     with pytest.raises(InputError, match=r"`conditions` must have shape \(600, 2\)"):
         fit_generator(cvae, x, torch.eye(2), epochs=1)
+
+
+def test_a_generator_without_classes_is_no_conditional_one(bars):
+    _, _, classifier = bars
+    with pytest.raises(InputError, match="must be conditional, got VAE.*classes=K"):
+        ConditionalGenerator(VAE((1, 8, 8), 4), classifier)

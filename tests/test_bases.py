@@ -3,12 +3,13 @@ import math
 import pytest
 import torch
 
-from leapfactual.bases import BASES, Gaussian, Uniform
+import leapfactual as lf
+from leapfactual.bases import BASES, Base, Gaussian, Uniform
 from leapfactual.errors import InputError
 
 
 @pytest.mark.parametrize("base", [Gaussian(), Uniform(), Uniform(3.0)])
-def test_samples_have_the_stated_spread(base):
+def test_samples_have_the_stated_std(base):
     z = base.sample_like(torch.empty(20_000, 3), torch.Generator().manual_seed(0))
     torch.testing.assert_close(z.std(0), torch.full((3,), base.std), rtol=0.02, atol=0)
     torch.testing.assert_close(z.mean(0), torch.zeros(3), rtol=0, atol=0.04)
@@ -46,3 +47,42 @@ def test_wrong_side_is_named():
 
 def test_every_base_can_be_named():
     assert set(BASES) == {"Gaussian", "Uniform"}
+
+
+class Signs(Base):
+    """A base of one's own, with what is required and nothing else."""
+
+    def sample_like(self, z, rng=None):
+        return torch.randint(0, 2, z.shape, generator=rng).to(z) * 2 - 1
+
+
+def test_a_base_needs_samples_and_nothing_else(tmp_path):
+    z, c = torch.randn(20, 2), torch.eye(2).repeat(10, 1)
+    flow = lf.Flow(lf.MLPField(2, 2, width=8), base=Signs())
+    assert flow.base.std == 1
+    assert len(lf.fit(flow, z, c, epochs=2)) == 2
+    assert torch.isfinite(lf.leap(flow, z, c, c.flip(1), lift=1, land=1)).all()
+    with pytest.raises(InputError, match=r"Signs has no density. Define log_prob"):
+        flow.log_prob(z, c)
+    with pytest.raises(
+        InputError, match=r"base Signs cannot be saved.*dataclass, or define config"
+    ):
+        flow.save(tmp_path / "flow.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_base_without_samples_is_none():
+    class Nothing(Base):
+        pass
+
+    with pytest.raises(TypeError, match="sample_like"):
+        Nothing()
+
+
+def test_what_only_saving_needs_is_asked_for_when_saving(tmp_path):
+    class Described(Signs):
+        def config(self):
+            return {}
+
+    lf.Flow(lf.MLPField(2, 2), base=Described()).save(tmp_path / "flow.safetensors")
+    assert (tmp_path / "flow.safetensors").is_file()

@@ -6,7 +6,7 @@ import torch
 import leapfactual as lf
 from leapfactual import masks
 from leapfactual._engine.cuda_graphs import CapturedStep
-from leapfactual.generators import VAE, WAE, ConditionalVAE, Identity
+from leapfactual.generators import VAE, WAE, Identity
 from leapfactual.metrics import LPIPS, morphometrics
 from leapfactual.pretrained import load
 from leapfactual.testing import GaussianOracle
@@ -93,7 +93,7 @@ def test_captured_generators_train_as_others_do(monkeypatch):
     def train(warm_up):
         monkeypatch.setattr("leapfactual._engine.cuda_graphs.WARM_UP_STEPS", warm_up)
         torch.manual_seed(0)
-        vae, cvae = VAE((1, 8, 8), 2).cuda(), ConditionalVAE((1, 8, 8), 3, 2).cuda()
+        vae, cvae = VAE((1, 8, 8), 2).cuda(), VAE((1, 8, 8), 2, classes=3).cuda()
         options = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3, "ema": 0.9}
         return fit_generator(vae, x, **options) + fit_generator(cvae, x, c, **options)
 

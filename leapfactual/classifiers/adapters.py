@@ -13,17 +13,17 @@ from .. import checks
 from ..errors import InputError, MissingData, MissingExtra
 from ..types import Classifier
 from .preprocessing import Preprocessing
-from .wrap import NOTHING, from_labels, from_probabilities, prepared, several
+from .wrap import NO_PREPROCESSING, check_classes, from_labels, from_probabilities, prepare
 
 
 def from_sklearn(
     estimator: Any,  # noqa: ANN401 - any estimator of scikit-learn, which is not required
-    preprocessing: Preprocessing = NOTHING,
+    preprocessing: Preprocessing = NO_PREPROCESSING,
 ) -> Classifier:
-    """Makes a classifier of a fitted scikit-learn estimator, which sees images as flat rows.
+    """Creates a classifier from a fitted scikit-learn estimator, which sees images as flat rows.
 
-    Class k is the estimator's ``classes_[k]``. Where it has no ``predict_proba`` its labels are
-    used, and that is enough.
+    Class k is the estimator's ``classes_[k]``. If it has no ``predict_proba`` its labels are used,
+    which is enough.
     """
     if not hasattr(estimator, "classes_"):
         raise InputError(
@@ -36,8 +36,8 @@ def from_sklearn(
         return torch.flatten(x.detach().cpu(), 1).numpy()
 
     def labels(x: Tensor) -> NDArray[np.integer]:
-        found: NDArray[np.integer] = np.searchsorted(classes, estimator.predict(rows(x)))
-        return found
+        y: NDArray[np.integer] = np.searchsorted(classes, estimator.predict(rows(x)))
+        return y
 
     if hasattr(estimator, "predict_proba"):
         return from_probabilities(lambda x: estimator.predict_proba(rows(x)), preprocessing)
@@ -46,15 +46,15 @@ def from_sklearn(
 
 def from_onnx(
     path: str | Path,
-    preprocessing: Preprocessing = NOTHING,
+    preprocessing: Preprocessing = NO_PREPROCESSING,
     *,
     output: str = "logits",
 ) -> Classifier:
-    """Makes a classifier of an ONNX file, run by ONNX Runtime on the CPU.
+    """Creates a classifier from an ONNX file, run by ONNX Runtime on the CPU.
 
     Arguments:
         path: The file; its first input takes images, its first output gives a row for each.
-        preprocessing: What is done to the images first.
+        preprocessing: Applied to the images first.
         output: Whether that row holds ``logits`` or ``probabilities``.
     """
     if output not in ("logits", "probabilities"):
@@ -64,7 +64,7 @@ def from_onnx(
 
 
 def onnx_rows(
-    path: str | Path, preprocessing: Preprocessing = NOTHING
+    path: str | Path, preprocessing: Preprocessing = NO_PREPROCESSING
 ) -> Callable[[Tensor], Tensor]:
     """Returns a function from images to the rows of an ONNX file's first output, as they are."""
     path = Path(path)
@@ -84,16 +84,16 @@ def onnx_rows(
         raise InputError(f"{path} is no ONNX model ({reason}). Export it again.") from error
     if not session.get_inputs():
         raise InputError(f"{path} takes no input. Export the network, not a constant.")
-    wanted = session.get_inputs()[0]
+    entry = session.get_inputs()[0]
 
     def run(x: Tensor) -> Tensor:
-        array = prepared(x, preprocessing).detach().cpu().float().numpy()
+        array = prepare(x, preprocessing).detach().cpu().float().numpy()
         try:
-            out = session.run(None, {wanted.name: array})[0]
+            out = session.run(None, {entry.name: array})[0]
         except Exception as error:  # as above
             reason = str(error).strip().splitlines()[0]
             raise InputError(
-                f"{path} wants input of shape {wanted.shape} and type {wanted.type}, got "
+                f"{path} wants input of shape {entry.shape} and type {entry.type}, got "
                 f"{array.shape} floats ({reason}). Declare the right Preprocessing, and export "
                 "with a dynamic batch size."
             ) from error
@@ -102,7 +102,7 @@ def onnx_rows(
             raise InputError(
                 f"{path} must give one row for each of {len(x)} images, got {checks.shape(row)}."
             )
-        several(row.shape[1], str(path))
+        check_classes(row.shape[1], str(path))
         return row.float()
 
     return run
@@ -113,7 +113,7 @@ def from_clip(
     tokens: Any,  # noqa: ANN401 - what its tokenizer gives
     preprocessing: Preprocessing,
 ) -> Classifier:
-    """Makes a zero-shot classifier of a CLIP model, with one prompt for each class.
+    """Creates a zero-shot classifier from a CLIP model, with one prompt for each class.
 
     Arguments:
         model: A ``transformers.CLIPModel``.
@@ -137,7 +137,7 @@ def from_clip(
 
 
 def clip_preprocessing(size: int = 224) -> Preprocessing:
-    """Returns what the published CLIP models want."""
+    """Returns the preprocessing of the published CLIP models."""
     return Preprocessing(
         size=(size, size),
         channels=3,
@@ -149,12 +149,12 @@ def clip_preprocessing(size: int = 224) -> Preprocessing:
 def load_clip(
     folder: str | Path, prompts: Sequence[str], preprocessing: Preprocessing | None = None
 ) -> Classifier:
-    """Makes a zero-shot classifier of CLIP weights on disk, with one prompt for each class.
+    """Creates a zero-shot classifier from CLIP weights on disk, with one prompt for each class.
 
     Arguments:
         folder: A folder that ``transformers`` can read a CLIP model and its tokenizer from.
         prompts: One for each class, for example ``["a smiling face", "a face"]``.
-        preprocessing: What is done to the images first; CLIP's own when not given.
+        preprocessing: Applied to the images first. Defaults to CLIP's own.
     """
     if not Path(folder).is_dir():
         raise MissingData(

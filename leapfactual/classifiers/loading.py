@@ -1,25 +1,31 @@
-"""Classifiers by name: what the command line is given.
+"""Classifiers by name, as the command line is given them.
 
-``my_models.py:predict``, ``package.module:attribute`` or ``network.onnx``. What is found may be a
-torch module, a scikit-learn estimator, or a function of images that answers with labels, names of
-classes, probabilities or logits; a look at its first answer tells which.
+``my_models.py:predict``, ``package.module:attribute`` or ``network.onnx``. The object may be a
+torch module, a scikit-learn estimator, or a function of images that returns labels, names of
+classes, probabilities or logits; its output for an example tells which.
 """
 
+import importlib
+import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, MissingData
 from ..types import Classifier
 from .adapters import from_sklearn, onnx_rows
 from .preprocessing import Preprocessing
-from .wrap import NOTHING, find, from_labels, from_logits, prepared
+from .wrap import NO_PREPROCESSING, from_labels, from_logits, prepare
 
 OUTPUT_TYPES = ("labels", "names", "probabilities", "logits")
+# Narrower than the tolerance of probabilities elsewhere: logits must not pass for them by chance.
+SIMPLEX_ATOL = 1e-3
 
 
 def open_classifier(
@@ -28,19 +34,19 @@ def open_classifier(
     classes: Sequence[str] = (),
     *,
     output_type: str | None = None,
-    preprocessing: Preprocessing = NOTHING,
+    preprocessing: Preprocessing = NO_PREPROCESSING,
     folder: Path | None = None,
 ) -> Classifier:
-    """Opens a classifier by name and finds out what it answers with.
+    """Opens a classifier by name and infers what it returns.
 
     Arguments:
         spec: ``file.py:attribute``, ``package.module:attribute`` or ``file.onnx``.
-        example: Some images, or rows, to ask it about.
-        classes: What the classes are called. Labels and names need them.
-        output_type: What it answers with, if a look does not tell: ``labels``, ``names``,
-            ``probabilities`` or ``logits``.
-        preprocessing: What is done to the images first.
-        folder: Where to look for files; the current folder when not given.
+        example: Some images, or rows, to infer from.
+        classes: The names of the classes. Labels and names need them.
+        output_type: ``labels``, ``names``, ``probabilities`` or ``logits``. Defaults to what the
+            output for ``example`` looks like.
+        preprocessing: Applied to the images first.
+        folder: Where to look for files. Defaults to the current folder.
     """
     if output_type not in (None, *OUTPUT_TYPES):
         raise InputError(
@@ -48,41 +54,91 @@ def open_classifier(
         )
     if spec.lower().endswith(".onnx"):
         path = Path(spec) if folder is None else folder / spec
-        found: Any = onnx_rows(path, preprocessing)
-        preprocessing = NOTHING
+        model: Any = onnx_rows(path, preprocessing)
+        preprocessing = NO_PREPROCESSING
     else:
-        found = find(spec, folder)
-    if hasattr(found, "predict") and hasattr(found, "classes_"):
-        return from_sklearn(found, preprocessing)
-    if not callable(found):
+        model = import_object(spec, folder)
+    if hasattr(model, "predict") and hasattr(model, "classes_"):
+        return from_sklearn(model, preprocessing)
+    if not callable(model):
         raise InputError(
             f"`{spec}` must be a function of images, a torch module or a fitted scikit-learn "
-            f"estimator, got {type(found).__name__}."
+            f"estimator, got {type(model).__name__}."
         )
-    if isinstance(found, nn.Module):
-        found.eval()
+    if isinstance(model, nn.Module):
+        model.eval()
 
     @torch.no_grad()
-    def ask(x: Tensor) -> Any:  # noqa: ANN401 - whatever the user's function gives
-        return found(prepared(x, preprocessing))
+    def query(x: Tensor) -> Any:  # noqa: ANN401 - whatever the user's function gives
+        return model(prepare(x, preprocessing))
 
-    first = ask(example)
-    kind = output_type or _kind(first, len(example), spec)
+    first = query(example)
+    kind = output_type or _infer_output_type(first, len(example), spec)
     if kind in ("labels", "names") and len(classes) < 2:
         raise InputError(
             f"`{spec}` answers with {kind}, so the classes must be known. Name them: --classes "
             "cat,dog, in the order of the labels; or give a folder with one folder a class."
         )
     if kind == "names":
-        return from_labels(_by_name(ask, classes, spec), len(classes))
+        return from_labels(_label_by_name(query, classes, spec), len(classes))
     if kind == "labels":
-        return from_labels(lambda x: np.asarray(_array(ask(x))).reshape(-1), len(classes))
+        return from_labels(lambda x: np.asarray(_array(query(x))).reshape(-1), len(classes))
     if kind == "logits":
-        return from_logits(lambda x: torch.as_tensor(_array(ask(x)), device=x.device))
-    return lambda x: torch.as_tensor(_array(ask(x)), device=x.device).to(x.dtype)
+        return from_logits(lambda x: torch.as_tensor(_array(query(x)), device=x.device))
+    return lambda x: torch.as_tensor(_array(query(x)), device=x.device).to(x.dtype)
 
 
-def _kind(answer: Any, n: int, spec: str) -> str:  # noqa: ANN401 - whatever the user's function gives
+def import_object(name: str, folder: Path | None = None) -> Any:  # noqa: ANN401 - whatever it names
+    """Imports the object that ``package.module:attribute`` or ``file.py:attribute`` names.
+
+    Arguments:
+        name: The name.
+        folder: Where to look besides the installed packages. Defaults to the current folder.
+    """
+    place, colon, attribute = name.rpartition(":")
+    from_file = place.endswith(".py")
+    if not (place and colon and attribute) or (place.startswith(".") and not from_file):
+        raise InputError(
+            f"`{name}` must be `package.module:attribute` or `file.py:attribute`, for example "
+            "`my_models:classify`."
+        )
+    here = folder or Path.cwd()
+    path = here / place
+    if from_file:
+        here = path.parent
+        if not path.is_file():
+            raise MissingData(f"there is no file {path}. Give its path, from the current folder.")
+    sys.path.insert(0, str(here))
+    try:
+        module = _load_module(path) if from_file else importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise
+        raise MissingData(
+            f"there is no module `{place}`, here or installed. Run from the folder that holds it, "
+            "or install it."
+        ) from error
+    finally:
+        sys.path.remove(str(here))
+    value: object = module
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            names = sorted(n for n in vars(module) if not n.startswith("_"))
+            raise InputError(f"`{place}` has no `{attribute}`; it has {', '.join(names)}.")
+        value = getattr(value, part)
+    return value
+
+
+def _load_module(path: Path) -> ModuleType:
+    description = importlib.util.spec_from_file_location(path.stem, path)
+    assert description is not None
+    assert description.loader is not None
+    module = importlib.util.module_from_spec(description)
+    description.loader.exec_module(module)
+    return module
+
+
+def _infer_output_type(answer: Any, n: int, spec: str) -> str:  # noqa: ANN401 - whatever the user's function gives
     array = np.asarray(_array(answer))
     if len(array) != n:
         raise InputError(
@@ -102,7 +158,7 @@ def _kind(answer: Any, n: int, spec: str) -> str:  # noqa: ANN401 - whatever the
             f"`{spec}` must answer with labels (N,) or rows (N, K), got shape {array.shape} of "
             f"{array.dtype}."
         )
-    on_simplex = (array >= 0).all() and np.allclose(array.sum(1), 1, atol=1e-3)
+    on_simplex = (array >= 0).all() and np.allclose(array.sum(1), 1, atol=SIMPLEX_ATOL)
     return "probabilities" if on_simplex else "logits"
 
 
@@ -110,17 +166,17 @@ def _array(answer: Any) -> Any:  # noqa: ANN401 - whatever the user's function g
     return answer.detach().cpu().numpy() if isinstance(answer, Tensor) else np.asarray(answer)
 
 
-def _by_name(
-    ask: Callable[[Tensor], Any], classes: Sequence[str], spec: str
+def _label_by_name(
+    query: Callable[[Tensor], Any], classes: Sequence[str], spec: str
 ) -> Callable[[Tensor], list[int]]:
     known = {name: n for n, name in enumerate(classes)}
 
     def label(x: Tensor) -> list[int]:
-        names = [str(name) for name in np.asarray(_array(ask(x))).reshape(-1)]
-        strange = sorted(set(names) - set(known))
-        if strange:
+        names = [str(name) for name in np.asarray(_array(query(x))).reshape(-1)]
+        unknown = sorted(set(names) - set(known))
+        if unknown:
             raise InputError(
-                f"`{spec}` answers {strange[0]!r}, which is none of the classes "
+                f"`{spec}` answers {unknown[0]!r}, which is none of the classes "
                 f"{', '.join(classes)}. Name them with --classes."
             )
         return [known[name] for name in names]

@@ -1,76 +1,56 @@
-"""What a classifier wants done to an image first, declared in one place."""
+"""The preprocessing of images that a classifier expects, declared in one place."""
 
-import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .. import checks
 from ..errors import InputError
+from ..imaging import STRETCH_STRENGTH, STRETCHES, unstretch
 from ..types import Classifier
 
-STRETCHES: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "none": lambda x, a: x,
-    "sqrt": lambda x, a: x.clamp_min(0).sqrt(),
-    "asinh": lambda x, a: torch.asinh(a * x) / math.asinh(a),
-    "log": lambda x, a: torch.log1p(a * x) / math.log1p(a),
-}
-BACK: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "none": lambda x, a: x,
-    "sqrt": lambda x, a: x.square(),
-    "asinh": lambda x, a: torch.sinh(x * math.asinh(a)) / a,
-    "log": lambda x, a: torch.expm1(x * math.log1p(a)) / a,
-}
-STRENGTH = 10.0
+# The luma of ITU-R BT.601, as Pillow converts colours to grey.
+LUMA = (0.299, 0.587, 0.114)
 
 
-def stretched(x: Tensor, stretch: str) -> Tensor:
-    """Lifts what is faint in images in [0, 1]: ``none``, ``sqrt``, ``asinh`` or ``log``."""
-    return STRETCHES[stretch](x, STRENGTH)
+def undo_stretch(classifier: Classifier, kind: str) -> Classifier:
+    """Returns a classifier of stretched images, which sees them as they were before.
 
-
-def unstretch(x: Tensor, stretch: str) -> Tensor:
-    """Takes back what :func:`stretched` did."""
-    return BACK[stretch](x, STRENGTH)
-
-
-def unstretched(classifier: Classifier, stretch: str) -> Classifier:
-    """Lets a classifier see stretched images as they were before.
-
-    So the generator works on what can be seen, and the classifier on what it was trained with.
-    A faint floor that a decoder leaves where images are black all but vanishes on the way back.
+    So the generator works on what can be seen, and the classifier on what it was trained with. A
+    faint floor that a decoder leaves where images are black nearly vanishes when it is undone.
 
     Example:
-        >>> bright = unstretched(lambda x: x.flatten(1), "sqrt")
-        >>> bright(stretched(torch.tensor([[[[0.25]]]]), "sqrt"))
+        >>> import torch
+        >>> from leapfactual.imaging import stretch
+        >>> classifier = undo_stretch(lambda x: x.flatten(1), "sqrt")
+        >>> classifier(stretch(torch.tensor([[[[0.25]]]]), "sqrt"))
         tensor([[0.2500]])
     """
-    if stretch == "none":
+    if kind == "none":
         return classifier
-    return lambda x: classifier(unstretch(x, stretch))
+    return lambda x: classifier(unstretch(x, kind))
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Turns images in [0, 1] into what a classifier was trained on.
+    """Creates a function from images in [0, 1] to what a classifier was trained on.
 
     The order is: stretch, channels, size, range, mean and standard deviation.
 
     Arguments:
         size: Height and width to resize to.
         channels: 1 makes colours grey, 3 repeats grey.
-        low: What black becomes.
-        high: What white becomes.
-        mean: What is taken off each channel afterwards.
-        std: What each channel is divided by afterwards.
-        stretch: ``none``, ``sqrt``, ``asinh`` or ``log``: lifts what is faint, for astronomical
-            images. All keep 0 and 1.
-        strength: How much ``asinh`` and ``log`` lift.
+        low: The value of black.
+        high: The value of white.
+        mean: Subtracted from each channel afterwards.
+        std: Divides each channel afterwards.
+        stretch: ``none``, ``sqrt``, ``asinh`` or ``log``: brightens the faint parts of
+            astronomical images. All keep 0 and 1.
+        strength: How much ``asinh`` and ``log`` brighten.
 
     Example:
+        >>> import torch
         >>> imagenet = Preprocessing(
         ...     size=(224, 224), channels=3, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
         ... )
@@ -85,7 +65,7 @@ class Preprocessing:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     stretch: str = "none"
-    strength: float = STRENGTH
+    strength: float = STRETCH_STRENGTH
 
     def __post_init__(self) -> None:
         if self.stretch not in STRETCHES:
@@ -108,7 +88,7 @@ class Preprocessing:
             checks.size(self.size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns the images as the classifier wants them."""
+        """Returns the images as the classifier expects them."""
         if x.ndim != 4:
             raise InputError(
                 f"preprocessing takes images (B, C, H, W), got {checks.shape(x)}. "
@@ -116,7 +96,7 @@ class Preprocessing:
             )
         x = STRETCHES[self.stretch](x, self.strength)
         if self.channels == 1 and x.shape[1] == 3:
-            x = (x * x.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+            x = (x * x.new_tensor(LUMA)[:, None, None]).sum(1, keepdim=True)
         elif self.channels == 3 and x.shape[1] == 1:
             x = x.expand(-1, 3, -1, -1)
         elif self.channels not in (None, x.shape[1]):

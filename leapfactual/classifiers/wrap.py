@@ -1,12 +1,7 @@
-"""Classifiers made of what people have: a network, or any function that answers."""
+"""Classifiers from networks, and from any function that returns labels or probabilities."""
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -15,21 +10,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
-from ..errors import InputError, MissingData
+from ..errors import InputError
 from ..types import Classifier
 from .preprocessing import Preprocessing
 
-NOTHING = Preprocessing()
+NO_PREPROCESSING = Preprocessing()
 Labels = Tensor | Sequence[int] | NDArray[np.integer]
 Probabilities = Tensor | Sequence[Sequence[float]] | NDArray[np.floating]
 
 
 class Network:
-    """Is a classifier made of a network that gives logits; :func:`from_logits` makes one.
+    """Creates a classifier from a network that returns logits; see :func:`from_logits`.
 
     Arguments:
         network: The network.
-        preprocessing: What is done to the images first.
+        preprocessing: Applied to the images first.
     """
 
     def __init__(self, network: Callable[[Tensor], Tensor], preprocessing: Preprocessing) -> None:
@@ -37,14 +32,14 @@ class Network:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the probabilities ``(B, K)``."""
-        logits = self.network(prepared(x, self.preprocessing))
+        logits = self.network(prepare(x, self.preprocessing))
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
             got = checks.shape(logits) if isinstance(logits, Tensor) else type(logits).__name__
             raise InputError(
                 f"the network must give logits of shape ({len(x)}, K), got {got}. "
                 "For a network with another output wrap it in a function that returns its logits."
             )
-        several(logits.shape[1], "the network")
+        check_classes(logits.shape[1], "the network")
         return logits.float().softmax(1) if logits.dtype != torch.float64 else logits.softmax(1)
 
     def to(self, device: str | torch.device) -> Self:
@@ -55,9 +50,9 @@ class Network:
 
 
 def from_logits(
-    network: Callable[[Tensor], Tensor], preprocessing: Preprocessing = NOTHING
+    network: Callable[[Tensor], Tensor], preprocessing: Preprocessing = NO_PREPROCESSING
 ) -> Network:
-    """Makes a classifier of a network that gives logits ``(B, K)``.
+    """Creates a classifier from a network that returns logits ``(B, K)``.
 
     The network is used in the mode that it is in: call ``network.eval()`` first.
 
@@ -69,14 +64,16 @@ def from_logits(
 
 
 def from_labels(
-    label: Callable[[Tensor], Labels], classes: int, preprocessing: Preprocessing = NOTHING
+    label: Callable[[Tensor], Labels],
+    classes: int,
+    preprocessing: Preprocessing = NO_PREPROCESSING,
 ) -> Classifier:
-    """Makes a classifier of anything that gives labels only: a black box, a rule, a person.
+    """Creates a classifier from anything that returns labels only: a black box, a rule, a person.
 
     Arguments:
         label: Returns one class number for each image in a batch.
         classes: The number of classes K.
-        preprocessing: What is done to the images first.
+        preprocessing: Applied to the images first.
 
     Example:
         >>> from_labels(lambda x: [1] * len(x), classes=3)(torch.zeros(2, 2))
@@ -86,7 +83,7 @@ def from_labels(
     checks.positive(classes, "classes")
 
     def classify(x: Tensor) -> Tensor:
-        y = _tensor(label(prepared(x, preprocessing)), x.device)
+        y = _tensor(label(prepare(x, preprocessing)), x.device)
         y = y.long() if y.dtype in (torch.uint16, torch.uint32, torch.uint64) else y
         if y.shape != (len(x),) or y.is_floating_point() or y.dtype == torch.bool:
             raise InputError(
@@ -105,9 +102,9 @@ def from_labels(
 
 
 def from_probabilities(
-    function: Callable[[Tensor], Probabilities], preprocessing: Preprocessing = NOTHING
+    function: Callable[[Tensor], Probabilities], preprocessing: Preprocessing = NO_PREPROCESSING
 ) -> Classifier:
-    """Makes a classifier of any function that gives rows of probabilities, as tensor or array.
+    """Creates a classifier from any function that returns probabilities, as tensor or array.
 
     Example:
         >>> import numpy as np
@@ -116,7 +113,7 @@ def from_probabilities(
     """
 
     def classify(x: Tensor) -> Tensor:
-        p = _tensor(function(prepared(x, preprocessing)), x.device)
+        p = _tensor(function(prepare(x, preprocessing)), x.device)
         if p.ndim != 2:
             raise InputError(
                 f"the function must give rows of probabilities, ({len(x)}, K), got "
@@ -128,74 +125,8 @@ def from_probabilities(
     return classify
 
 
-def from_string(name: str) -> Classifier:
-    """Finds a classifier by ``package.module:attribute``, the current folder included.
-
-    Example:
-        >>> from_string("leapfactual.data.squares:quadrant")(torch.tensor([[-0.1, 0.2]]))
-        tensor([[0., 1., 0., 0.]])
-    """
-    found = find(name)
-    if not callable(found):
-        raise InputError(
-            f"`{name}` must be a function from images to probabilities, got "
-            f"{type(found).__name__}."
-        )
-    return found  # type: ignore[no-any-return]
-
-
-def find(name: str, folder: Path | None = None) -> Any:  # noqa: ANN401 - whatever stands there
-    """Returns what ``package.module:attribute`` or ``file.py:attribute`` names.
-
-    Arguments:
-        name: The name.
-        folder: Where to look besides the installed packages; the current folder when not given.
-    """
-    place, colon, attribute = name.rpartition(":")
-    from_file = place.endswith(".py")
-    if not (place and colon and attribute) or (place.startswith(".") and not from_file):
-        raise InputError(
-            f"`{name}` must be `package.module:attribute` or `file.py:attribute`, for example "
-            "`my_models:classify`."
-        )
-    here = folder or Path.cwd()
-    path = here / place
-    if from_file:
-        here = path.parent
-        if not path.is_file():
-            raise MissingData(f"there is no file {path}. Give its path, from the current folder.")
-    sys.path.insert(0, str(here))
-    try:
-        module = _load(path) if from_file else importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-            raise
-        raise MissingData(
-            f"there is no module `{place}`, here or installed. Run from the folder that holds it, "
-            "or install it."
-        ) from error
-    finally:
-        sys.path.remove(str(here))
-    found: object = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = sorted(n for n in vars(module) if not n.startswith("_"))
-            raise InputError(f"`{place}` has no `{attribute}`; it has {', '.join(names)}.")
-        found = getattr(found, part)
-    return found
-
-
-def _load(path: Path) -> ModuleType:
-    description = importlib.util.spec_from_file_location(path.stem, path)
-    assert description is not None
-    assert description.loader is not None
-    module = importlib.util.module_from_spec(description)
-    description.loader.exec_module(module)
-    return module
-
-
-def several(classes: int, who: str) -> None:
-    """Refuses a single column, whose softmax would be 1 for every image."""
+def check_classes(classes: int, who: str) -> None:
+    """Checks that there are several columns: the softmax of one is 1 for every image."""
     if classes < 2:
         raise InputError(
             f"{who} must give a column for each of several classes, got {classes}. For one logit "
@@ -212,6 +143,6 @@ def _tensor(answer: Labels | Probabilities, device: torch.device) -> Tensor:
         ) from error
 
 
-def prepared(x: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Returns the images as the classifier wants them; rows pass as they are."""
-    return x if preprocessing is NOTHING else preprocessing(x)
+def prepare(x: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Returns the images as the classifier expects them; rows pass as they are."""
+    return x if preprocessing is NO_PREPROCESSING else preprocessing(x)

@@ -1,4 +1,4 @@
-"""Layers around a classifier: counting, remembering, and patience with one that fails."""
+"""Wrappers around a classifier: counting, caching, and retrying."""
 
 import hashlib
 import threading
@@ -17,7 +17,7 @@ from ..types import Classifier
 
 
 class Counted:
-    """Counts what a classifier is asked.
+    """Creates a classifier that counts its calls and images.
 
     Example:
         >>> counted = Counted(lambda x: torch.eye(2)[[0] * len(x)])
@@ -30,7 +30,7 @@ class Counted:
         self.classifier, self.calls, self.images = classifier, 0, 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Answers, and counts."""
+        """Returns the probabilities, and counts."""
         self.calls += 1
         self.images += len(x)
         return self.classifier(x)
@@ -40,26 +40,26 @@ class Counted:
 
 
 class Cached:
-    """Remembers answers by the content of the image, so that none is asked for twice.
+    """Creates a classifier that caches its answers by the content of the image.
 
     Arguments:
         classifier: The classifier.
-        limit: How many answers to keep; the oldest go first.
+        limit: How many answers to keep; the oldest are dropped first.
 
     Example:
         >>> cached = Cached(lambda x: torch.eye(2)[[0] * len(x)])
         >>> _ = cached(torch.zeros(3, 2)), cached(torch.zeros(5, 2))
         >>> cached
-        Cached(1 answers, 7 found, 1 asked)
+        Cached(1 answers, 7 hits, 1 misses)
     """
 
     def __init__(self, classifier: Classifier, limit: int = 100_000) -> None:
         checks.positive(limit, "limit")
-        self.classifier, self.limit, self.found, self.asked = classifier, limit, 0, 0
+        self.classifier, self.limit, self.hits, self.misses = classifier, limit, 0, 0
         self._answers: OrderedDict[str, Tensor] = OrderedDict()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Answers from memory, and asks about what is new, each image once."""
+        """Returns cached answers, and queries the classifier on new images, once each."""
         if not len(x):
             return self.classifier(x)
         keys = [_key(image) for image in x]
@@ -69,10 +69,10 @@ class Cached:
                 new.setdefault(key, row)
         fresh: dict[str, Tensor] = {}
         if new:
-            answers = self._asked(x, list(new.values()))
+            answers = self._query(x, list(new.values()))
             fresh = {key: answer.detach() for key, answer in zip(new, answers, strict=True)}
-        self.asked += len(new)
-        self.found += len(keys) - len(new)
+        self.misses += len(new)
+        self.hits += len(keys) - len(new)
         known = {**self._answers, **fresh} if fresh else self._answers
         out = torch.stack([known[key].to(x.device) for key in keys])
         self._answers.update({key: answer.clone().cpu() for key, answer in fresh.items()})
@@ -80,34 +80,36 @@ class Cached:
             self._answers.popitem(last=False)
         return out
 
-    def _asked(self, x: Tensor, rows: list[int]) -> Tensor:
+    def _query(self, x: Tensor, rows: list[int]) -> Tensor:
         try:
             answers = self.classifier(x[rows])
         except ClassifierError as error:
             raise ClassifierError(str(error), [rows[row] for row in error.rows]) from error
-        _whole(answers, x[rows])
+        _check_answers(answers, x[rows])
         return answers
 
     def __repr__(self) -> str:
-        return f"Cached({len(self._answers)} answers, {self.found} found, {self.asked} asked)"
+        return f"Cached({len(self._answers)} answers, {self.hits} hits, {self.misses} misses)"
 
 
 class Retrying:
-    """Asks a classifier that fails now and then again, and never for an answer it already has.
+    """Creates a classifier that tries failed calls again, with exponential backoff.
 
-    A call that raises, hangs or answers with NaN is tried again after a pause that doubles each
-    time. When a whole batch keeps failing it is halved, down to single images, so that one bad
-    image spoils neither the batch nor the answers already paid for: those stay, and a later call
-    goes on from them. When neither the first nor the last image of a batch gets an answer alone,
-    the classifier is taken to be gone, and no more is asked.
+    A call that raises, takes longer than ``timeout`` or returns NaN is repeated after a pause that
+    doubles each time. Around it, :class:`Cached` keeps the answers of the batches that succeeded.
 
     Arguments:
         classifier: The classifier.
-        tries: How often to ask in all.
+        tries: How often to call it in all.
         pause: The seconds before the second try.
-        timeout: The seconds that one call may take; none for as long as it likes. A call that
-            hangs is left behind in its thread.
+        timeout: The seconds that one call may take; none for no limit. A call that hangs is left
+            behind in its thread.
         sleep: How to wait.
+
+    Example:
+        >>> answers = iter([torch.full((1, 2), torch.nan), torch.eye(2)[:1]])
+        >>> Retrying(lambda x: next(answers), pause=0)(torch.zeros(1, 2))
+        tensor([[1., 0.]])
     """
 
     def __init__(
@@ -126,79 +128,27 @@ class Retrying:
             raise InputError(f"`timeout` must be positive, or None, got {timeout!r}.")
         self.classifier, self.tries, self.pause = classifier, tries, pause
         self.timeout, self.sleep = timeout, sleep
-        self._paid: dict[str, Tensor] = {}
-        self._lock = threading.Lock()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Answers, or raises :class:`ClassifierError` naming the images that got no answer."""
-        if not len(x):
-            return self.classifier(x)
-        keys = [_key(image) for image in x]
-        with self._lock:
-            missing = [row for row, key in enumerate(keys) if key not in self._paid]
-            errors: dict[int, Exception] = {}
-            if missing:
-                self._settle(x, keys, missing, self.tries, errors)
-            if errors:
-                raise self._sorry(errors, len(x))
-            answers = torch.stack([self._paid[key] for key in keys]).to(x.device)
-            for key in set(keys):
-                del self._paid[key]
-            return answers
-
-    def _settle(
-        self,
-        x: Tensor,
-        keys: list[str],
-        rows: list[int],
-        tries: int,
-        errors: dict[int, Exception],
-    ) -> None:
-        """Gets the answers of some rows, keeping what comes; notes the rows that get none."""
-        failure = self._try(x, keys, rows, tries)
-        if failure is None:
-            return
-        if len(rows) == 1:
-            errors[rows[0]] = failure
-            return
-        ends = [self._try(x, keys, [row], 1) for row in (rows[0], rows[-1])]
-        if all(ends):
-            errors.update(dict.fromkeys(rows, failure))
-            return
-        left = [row for row in rows if keys[row] not in self._paid]
-        for part in (left[: len(left) // 2], left[len(left) // 2 :]):
-            if part:
-                self._settle(x, keys, part, 1, errors)
-
-    def _try(self, x: Tensor, keys: list[str], rows: list[int], tries: int) -> Exception | None:
-        """Asks about rows, several times if need be; returns the last error, or nothing."""
-        for attempt in range(1, tries + 1):
+        """Returns the probabilities, or raises :class:`ClassifierError` after the last try."""
+        for attempt in range(1, self.tries + 1):
             try:
-                answers = self._timed(x[rows])
-                _whole(answers, x[rows])
+                p = self._call(x)
+                _check_answers(p, x)
             except Exception as error:
-                if attempt == tries:
-                    return error
+                if attempt == self.tries:
+                    raise ClassifierError(
+                        f"the classifier gave no answer for {len(x)} images after {self.tries} "
+                        f"tries ({type(error).__name__}: {error}). Call again when it is back, or "
+                        "find the image that it fails on with smaller batches.",
+                        list(range(len(x))),
+                    ) from error
                 self.sleep(self.pause * 2 ** (attempt - 1))
             else:
-                for row, answer in zip(rows, answers, strict=True):
-                    self._paid[keys[row]] = answer.detach().cpu()
-                return None
-        return None
+                break
+        return p
 
-    def _sorry(self, errors: dict[int, Exception], n: int) -> ClassifierError:
-        rows = sorted(errors)
-        error = errors[rows[0]]
-        sorry = ClassifierError(
-            f"the classifier gave no answer for {len(rows)} of {n} images after {self.tries} "
-            f"tries (first: row {rows[0]}, {type(error).__name__}: {error}). The other "
-            f"{n - len(rows)} answers are kept: call again to go on, or leave those images out.",
-            rows,
-        )
-        sorry.__cause__ = error
-        return sorry
-
-    def _timed(self, x: Tensor) -> Tensor:
+    def _call(self, x: Tensor) -> Tensor:
         if self.timeout is None:
             return self.classifier(x)
         future: Future[Tensor] = Future()
@@ -211,6 +161,7 @@ class Retrying:
             except BaseException as error:
                 future.set_exception(error)
 
+        # A pool would wait for a hanging call at exit; a daemon thread does not.
         threading.Thread(target=work, daemon=True).start()
         try:
             return future.result(self.timeout)
@@ -220,8 +171,8 @@ class Retrying:
             raise TimeoutError(f"no answer within {self.timeout:g} s") from error
 
 
-def _whole(answers: Tensor, x: Tensor) -> None:
-    """Refuses answers that are not one finite row for each image."""
+def _check_answers(answers: Tensor, x: Tensor) -> None:
+    """Checks that there is one finite row for each image."""
     checks.one_row_each(answers, x, "the classifier")
     checks.finite(answers, "the classifier's answer")
 

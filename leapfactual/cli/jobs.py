@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from .. import masks
 from ..bundle import Bundle
-from ..classifiers import open_classifier, unstretched
+from ..classifiers import open_classifier, undo_stretch
 from ..data import Images, Table, open_data
 from ..errors import InputError
 from ..imaging import paste
@@ -179,8 +179,8 @@ def fit(
         if isinstance(found, Images):
             found = found.stretched(stretch)
             if not isinstance(asked, Votes):
-                asked = unstretched(asked, stretch)
-            second = None if second is None else unstretched(second, stretch)
+                asked = undo_stretch(asked, stretch)
+            second = None if second is None else undo_stretch(second, stretch)
         fitted = fit_bundle(
             found,
             asked,
@@ -492,7 +492,7 @@ def _ready(
     asked = open_classifier(
         spec, bundle.probes[:8].to(device), bundle.classes, output_type=output_type, folder=where
     )
-    return bundle, unstretched(asked, stretch), found
+    return bundle, undo_stretch(asked, stretch), found
 
 
 def _names(classifier: Classifier, example: torch.Tensor, named: list[str]) -> list[str]:
@@ -571,7 +571,7 @@ def _oracle(spec: str, bundle: Bundle, images: Images | Table) -> Classifier:
     """Opens a second classifier, which sees images as the first one does."""
     example = images[list(range(min(8, len(images))))].to(bundle.device)
     stretch = str(bundle.training.get("stretch", "none"))
-    return unstretched(open_classifier(spec, example, bundle.classes), stretch)
+    return undo_stretch(open_classifier(spec, example, bundle.classes), stretch)
 
 
 def _left_out(images: Images | Table, tell: Any) -> None:  # noqa: ANN401 - a function of a sentence

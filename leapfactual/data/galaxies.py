@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import checks
-from ..classifiers.preprocessing import stretched
 from ..errors import InputError, LeapError, MissingData
+from ..imaging import stretch
 from . import packages
 from .datasets import Dataset, split
 from .hdf5 import open_hdf5
@@ -131,7 +131,7 @@ def radio_galaxies(
 def _radio(size: int, crop: int, on_image: OnImage) -> tuple[Dataset, Dataset]:
     parts, labels, pixels = zip(*radio_galaxies(on_image, crop), strict=True)
     x = to_unit(np.stack(pixels), lambda n: f"radio galaxy {n}")[:, None]
-    x = stretched(resize(x, (size, size)), "sqrt")
+    x = stretch(resize(x, (size, size)), "sqrt")
     y = torch.tensor(labels)
     train = torch.tensor([part == "train" for part in parts])
     return (

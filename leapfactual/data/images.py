@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import checks
-from ..classifiers.preprocessing import STRETCHES, stretched
 from ..errors import InputError, MissingData
+from ..imaging import STRETCHES, stretch
 from .sources import SUFFIXES, Broken, Source, open_source
 
 
@@ -64,7 +64,7 @@ class Images:
         if not chosen:
             return torch.zeros(0, *self.shape)
         read = (_crop(image, self.crop) for image in self._source.read(chosen))
-        return stretched(torch.stack([_fit(image, self.shape) for image in read]), self.stretch)
+        return stretch(torch.stack([_fit(image, self.shape) for image in read]), self.stretch)
 
     def stretched(self, stretch: str) -> "Images":
         """Returns the same set with what is faint lifted: ``sqrt``, ``asinh`` or ``log``."""

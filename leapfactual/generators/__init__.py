@@ -1,24 +1,23 @@
-"""Generators: what turns images into latents and back.
+"""Generators: from images to latents, and from latents to images.
 
-Anything with ``encode(x) → z`` and ``decode(z) → x`` is one; these are ours, and adapters for
-those that others have trained.
+Any object with ``encode(x) → z`` and ``decode(z) → x`` is one. Here are autoencoders, GANs with
+inversion, and adapters for models of other libraries.
 """
 
 from .adapters import LatentDiffusionVAE, from_openvino, stylegan
-from .gan import GAN, Inversion, Inverted
+from .gan import GAN, Inversion, InversionResult
 from .identity import Identity, Standardized
 from .io import load, save
-from .vae import VAE, ConditionalVAE
+from .vae import VAE
 from .wae import WAE
 
 __all__ = [
     "GAN",
     "VAE",
     "WAE",
-    "ConditionalVAE",
     "Identity",
     "Inversion",
-    "Inverted",
+    "InversionResult",
     "LatentDiffusionVAE",
     "Standardized",
     "from_openvino",

@@ -1,4 +1,4 @@
-"""Adapters for generators that others have trained."""
+"""Adapters for generators of other libraries."""
 
 import hashlib
 import importlib
@@ -24,7 +24,7 @@ ENGINES = ("openvino", "torch")
 
 
 def from_openvino(path: str | Path, engine: str = "openvino") -> Callable[[Tensor], Tensor]:
-    """Makes a function of an OpenVINO model with one input and one output.
+    """Returns a function that runs an OpenVINO model with one input and one output.
 
     OpenVINO itself runs every model, on the CPU and without a gradient: as a GAN's synthesis it
     then needs an encoder, or latents of its own. Torch runs models of plain convolutions, on any
@@ -74,7 +74,7 @@ def from_openvino(path: str | Path, engine: str = "openvino") -> Callable[[Tenso
 
 
 class LatentDiffusionVAE:
-    """Makes a generator of a ``diffusers.AutoencoderKL``, its latents flattened to rows.
+    """Creates a generator from a ``diffusers.AutoencoderKL``, its latents flattened to rows.
 
     Arguments:
         model: The autoencoder.
@@ -87,10 +87,10 @@ class LatentDiffusionVAE:
         with torch.no_grad():
             blank = torch.zeros(1, *self.shape).to(model.device, model.dtype)
             latent = model.encode(blank).latent_dist.mean
-            back = model.decode(latent).sample
-        if back.shape != blank.shape:
+            x_hat = model.decode(latent).sample
+        if x_hat.shape != blank.shape:
             raise InputError(
-                f"the autoencoder gives {checks.shape(back)} back for {checks.shape(blank)}: it "
+                f"the autoencoder gives {checks.shape(x_hat)} back for {checks.shape(blank)}: it "
                 "cannot halve images of that size. Resize them so that it can."
             )
         self.latent = tuple(latent.shape[1:])
@@ -116,7 +116,7 @@ def stylegan(
     inversion: Inversion = _INVERSION,
     device: torch.device | str = "cpu",
 ) -> GAN:
-    """Makes a generator of one of NVIDIA's StyleGAN files, through your own copy of their code.
+    """Creates a generator from one of NVIDIA's StyleGAN files, with your own copy of their code.
 
     Such a file is a pickle: opening it runs what it says. It is therefore opened only when
     ``trust`` is its SHA-256, which the error without it shows.
@@ -136,11 +136,11 @@ def stylegan(
             f"there is no legacy.py in {code}. Give the folder of your copy of the StyleGAN code."
         )
     content = path.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    if trust != found:
+    digest = hashlib.sha256(content).hexdigest()
+    if trust != digest:
         raise InputError(
             f"{path} is a pickle, which runs what it says when it is opened. Its SHA-256 is "
-            f"{found}. Compare it with its publisher's; if you trust it pass trust='{found}'."
+            f"{digest}. Compare it with its publisher's; if you trust it pass trust='{digest}'."
         )
     sys.path.insert(0, str(code))
     try:

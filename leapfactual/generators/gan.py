@@ -1,14 +1,14 @@
 r"""GANs: images from latents, and latents from images by inversion.
 
 A style-based GAN has two halves, a mapping :math:`z \mapsto w` and a synthesis
-:math:`w \mapsto x`. Walking in *w* is better behaved than in *z*, so that is the default.
+:math:`w \mapsto x`. The space of *w* is less entangled than that of *z*, so leaps are taken there.
 
-A GAN has no encoder. *Inversion* looks for the latent whose image is nearest to a given one,
+A GAN has no encoder. *Inversion* searches for the latent whose image is nearest to a given one,
 
 .. math:: \min_w \; \|g(w) - x\|^2 + \lambda \, d(g(w), x) + \mu \, \|w - \bar w\|^2 / D ,
 
-with a perceptual distance :math:`d`, starting from what a trained encoder says, or from the mean
-latent :math:`\bar w`. How well that went is part of the result: every image has its error.
+with a perceptual distance :math:`d`, starting from the output of a trained encoder, or from the
+mean latent :math:`\bar w`. Every inverted image comes with its reconstruction error.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,21 +19,26 @@ from torch import Tensor, nn
 
 from .. import checks
 from ..errors import InputError, NeedsGradient
-from .layers import ConvEncoder, check_images, check_shape
+from .layers import ConvEncoder, check_images, check_latents, check_shape
+
+# Enough for the mean and std of latents to within a few per cent, and one batch on a GPU.
+STATISTICS_SAMPLES = 512
+# A latent feature that does not vary must not divide by zero.
+MIN_STD = 1e-6
 
 Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Inversion:
-    """Is how to invert images.
+    r"""Settings of an inversion.
 
     Arguments:
         steps: How many steps of Adam to take.
         learning_rate: The learning rate, which falls to zero as a cosine.
         perceptual: A distance between two batches of images, with one value each.
-        perceptual_weight: How much it counts.
-        mean_weight: How much the distance to the mean latent counts.
+        perceptual_weight: The weight :math:`\lambda` of that distance.
+        mean_weight: The weight :math:`\mu` of the distance to the mean latent.
     """
 
     steps: int = 300
@@ -44,8 +49,8 @@ class Inversion:
 
 
 @dataclass(frozen=True)
-class Inverted:
-    """Is the result of an inversion.
+class InversionResult:
+    """The result of an inversion.
 
     Arguments:
         z: The latents, with shape ``(B, D)``.
@@ -59,20 +64,21 @@ class Inverted:
 
 
 class GAN:
-    """Makes a generator of any mapping and synthesis.
+    """Creates a generator from any mapping and synthesis.
 
     Arguments:
-        synthesis: Makes images of the latents that are walked in.
+        synthesis: A function from latents to images.
         features: The number of latent features D.
         shape: The shape of an image, ``(C, H, W)``.
-        mapping: Makes those latents of Gaussian noise ``(B, noise)``; none for a GAN that is
-            walked in its noise.
-        noise: The number of noise features; as ``features`` when not given.
+        mapping: A function from Gaussian noise ``(B, noise)`` to latents; none if the noise is the
+            latent.
+        noise: The number of noise features. Defaults to ``features``.
         values: The range of the synthesis' output, which is brought to [0, 1] and cut off there.
-        encoder: Gives a first guess at the latents of images; see :meth:`fit_encoder`.
+        encoder: A function from images to latents that inversion starts from; see
+            :meth:`fit_encoder`.
         inversion: How :meth:`encode` inverts.
         seed: The seed of the noise that the mean latent is estimated from.
-        device: Where the networks are; found out when they are torch modules.
+        device: Where the networks are. Defaults to the device of their parameters.
 
     Example:
         >>> from torch.nn import Linear, Sequential, Unflatten
@@ -102,7 +108,7 @@ class GAN:
         self.features, self.shape = features, check_shape(shape)
         self.noise, self.values, self.inversion = noise or features, values, inversion
         self.device = torch.device(device or _device(mapping or synthesis))
-        latents = self.sample(512, seed)
+        latents = self.sample(STATISTICS_SAMPLES, seed)
         if latents.ndim != 2 or latents.shape[1] != features:
             raise InputError(
                 f"the mapping must give latents of shape (B, {features}), got "
@@ -124,7 +130,7 @@ class GAN:
 
     def _unclamped(self, z: Tensor) -> Tensor:
         """Returns images whose gradient does not vanish where they are too bright or too dark."""
-        checks.latents(z, self.features)
+        check_latents(z, self.features)
         low, high = self.values
         x = (self.synthesis(z) - low) / (high - low)
         if tuple(x.shape) != (len(z), *self.shape):
@@ -138,7 +144,7 @@ class GAN:
         """Returns the latents of ``x``, by inversion."""
         return self.invert(x).z
 
-    def invert(self, x: Tensor) -> Inverted:
+    def invert(self, x: Tensor) -> InversionResult:
         """Returns the latents whose images come nearest to ``x``, and how near that is."""
         check_images(x, self.shape)
         how, x = self.inversion, x.detach()
@@ -148,15 +154,15 @@ class GAN:
             rate = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * step / how.steps)).item())
             optimizer.param_groups[0]["lr"] = how.learning_rate * rate
             with torch.enable_grad():
-                back = self._unclamped(z)
-                if not back.requires_grad:
+                x_hat = self._unclamped(z)
+                if not x_hat.requires_grad:
                     raise NeedsGradient(
                         "inversion needs a differentiable synthesis, but this one gives no "
                         "gradient. Pass an encoder and Inversion(steps=0), or use a torch module."
                     )
-                (z.grad,) = torch.autograd.grad(self._objective(z, back, x), z)
+                (z.grad,) = torch.autograd.grad(self._objective(z, x_hat, x), z)
             optimizer.step()
-        return self._oracle(z.detach(), x)
+        return self._measure(z.detach(), x)
 
     def _start(self, x: Tensor) -> Tensor:
         if self.encoder is None:
@@ -166,21 +172,21 @@ class GAN:
         checks.latents(z, self.features, "the encoder's latents")
         return z
 
-    def _objective(self, z: Tensor, back: Tensor, x: Tensor) -> Tensor:
+    def _objective(self, z: Tensor, x_hat: Tensor, x: Tensor) -> Tensor:
         """Sums over images, so that each is inverted as if it were alone."""
         how = self.inversion
-        loss = (back - x).square().flatten(1).mean(1)
+        loss = (x_hat - x).square().flatten(1).mean(1)
         if how.perceptual is not None:
-            loss = loss + how.perceptual_weight * how.perceptual(back, x)
+            loss = loss + how.perceptual_weight * how.perceptual(x_hat, x)
         if how.mean_weight:
             loss = loss + how.mean_weight * (z - self.mean.to(z)).square().mean(1)
         return loss.sum()
 
     @torch.no_grad()
-    def _oracle(self, z: Tensor, x: Tensor) -> Inverted:
-        back, perceptual = self.decode(z), self.inversion.perceptual
-        error = (back - x).square().flatten(1).mean(1).sqrt()
-        return Inverted(z, error, None if perceptual is None else perceptual(back, x))
+    def _measure(self, z: Tensor, x: Tensor) -> InversionResult:
+        x_hat, perceptual = self.decode(z), self.inversion.perceptual
+        error = (x_hat - x).square().flatten(1).mean(1).sqrt()
+        return InversionResult(z, error, None if perceptual is None else perceptual(x_hat, x))
 
     def fit_encoder(
         self,
@@ -195,7 +201,7 @@ class GAN:
         """Trains an encoder on images of random latents, to start inversions from.
 
         Arguments:
-            encoder: A module from images to latents; a small convolutional one when not given.
+            encoder: A module from images to latents. Defaults to a small convolutional one.
             steps: How many steps of Adam to take.
             batch_size: How many images to a step.
             learning_rate: The learning rate, which falls to zero as a cosine.
@@ -205,7 +211,7 @@ class GAN:
         Returns:
             The mean squared error of every step, in units of the latents' variance.
         """
-        spread = self.sample(512, seed + 1).std(0).clamp_min(1e-6)
+        std = self.sample(STATISTICS_SAMPLES, seed + 1).std(0).clamp_min(MIN_STD)
         mean = self.mean[0]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -218,7 +224,7 @@ class GAN:
             z = self.sample(batch_size, seed + 2 + step)
             with torch.no_grad():
                 x = self.decode(z)
-            loss = (network(x) - (z - mean) / spread).square().mean()
+            loss = (network(x) - (z - mean) / std).square().mean()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -227,7 +233,7 @@ class GAN:
             if on_step is not None:
                 on_step(step + 1, losses[-1])
         network.eval()
-        self.encoder = lambda x: network(x) * spread + mean
+        self.encoder = lambda x: network(x) * std + mean
         return losses
 
 

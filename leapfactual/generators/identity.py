@@ -10,7 +10,7 @@ from ..errors import InputError
 
 
 class Identity:
-    """Takes rows of numbers as their own latents: for the toy study.
+    """Creates a generator whose latents are the rows of numbers themselves: for the toy study.
 
     Example:
         >>> import torch
@@ -35,11 +35,11 @@ class Identity:
 
 
 class Standardized:
-    """Takes rows of numbers, each column shifted and scaled to mean 0 and spread 1: for tables.
+    """Creates a generator of rows of a table, each column standardized to mean 0 and std 1.
 
     Arguments:
         mean: The mean of each column.
-        spread: The standard deviation of each column.
+        std: The standard deviation of each column.
 
     Example:
         >>> import torch
@@ -48,36 +48,36 @@ class Standardized:
         tensor([[ 1., -1.]])
     """
 
-    def __init__(self, mean: Sequence[float], spread: Sequence[float]) -> None:
-        self.mean, self.spread = [float(m) for m in mean], [float(s) for s in spread]
-        if len(self.mean) != len(self.spread) or not all(s > 0 for s in self.spread):
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        self.mean, self.std = [float(m) for m in mean], [float(s) for s in std]
+        if len(self.mean) != len(self.std) or not all(s > 0 for s in self.std):
             raise InputError(
-                f"`mean` and `spread` must have one value for each column, the spread positive; "
-                f"got {len(self.mean)} and {len(self.spread)}."
+                f"`mean` and `std` must have one value for each column, `std` positive; got "
+                f"{len(self.mean)} and {len(self.std)}."
             )
 
     @classmethod
     def of(cls, rows: Tensor) -> Self:
-        """Takes mean and spread from rows ``(N, D)``; constant columns are shifted only."""
+        """Creates one from rows ``(N, D)``; constant columns are shifted only."""
         checks.images(rows, "rows")
         if rows.ndim != 2 or len(rows) < 2:
             raise InputError(
                 f"`rows` must be at least two rows of shape (N, D), got {checks.shape(rows)}."
             )
-        spread = rows.std(0, correction=0)
-        return cls(rows.mean(0).tolist(), spread.where(spread > 0, 1.0).tolist())
+        std = rows.std(0, correction=0)
+        return cls(rows.mean(0).tolist(), std.where(std > 0, 1.0).tolist())
 
     def encode(self, x: Tensor) -> Tensor:
-        """Returns ``x`` in units of the spread."""
-        return (x - x.new_tensor(self.mean)) / x.new_tensor(self.spread)
+        """Returns ``x`` in standard deviations from the mean."""
+        return (x - x.new_tensor(self.mean)) / x.new_tensor(self.std)
 
     def decode(self, z: Tensor) -> Tensor:
         """Returns ``z`` in the units of the table."""
-        return z * z.new_tensor(self.spread) + z.new_tensor(self.mean)
+        return z * z.new_tensor(self.std) + z.new_tensor(self.mean)
 
     def config(self) -> dict[str, object]:
         """Returns the constructor's arguments."""
-        return {"mean": self.mean, "spread": self.spread}
+        return {"mean": self.mean, "std": self.std}
 
     def __repr__(self) -> str:
         return f"Standardized({len(self.mean)} columns)"

@@ -11,18 +11,16 @@ from ..errors import InputError, MissingData
 from ..files import read_safetensors, write_safetensors
 from ..types import Generator
 from .identity import Identity, Standardized
-from .vae import VAE, ConditionalVAE
+from .vae import VAE
 from .wae import WAE
 
 FORMAT = "leapfactual generator 1"
-KINDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (Identity, Standardized, VAE, ConditionalVAE, WAE)
-}
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Identity, Standardized, VAE, WAE)}
 
 
 @runtime_checkable
 class Configured(Protocol):
-    """Is what says how it was built."""
+    """Protocol of objects that say how they were built."""
 
     def config(self) -> dict[str, object]:
         """Returns the constructor's arguments, as values that JSON can hold."""
@@ -30,13 +28,13 @@ class Configured(Protocol):
 
 
 def kind(generator: object) -> str | None:
-    """Returns the name that a generator of ours is saved under; none for one that is not ours."""
+    """Returns the name that a generator is saved under; none if it cannot be saved."""
     name = type(generator).__name__
     return name if KINDS.get(name) is type(generator) else None
 
 
 def save(generator: object, path: str | Path, *, half: bool = False) -> None:
-    """Writes a generator of ours, weights and configuration, to one safetensors file.
+    """Writes the weights and configuration of a generator to one safetensors file.
 
     Arguments:
         generator: The generator.

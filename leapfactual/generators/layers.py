@@ -1,6 +1,7 @@
-"""The small convolutional encoder and decoder of the paper's appendix, for any image size."""
+"""Convolutional building blocks of the autoencoders, for any image size."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -22,14 +23,14 @@ def padding(height: int, width: int, multiple: int) -> tuple[int, int, int, int]
     return across // 2, across - across // 2, down // 2, down - down // 2
 
 
-def centre_crop(x: Tensor, height: int, width: int) -> Tensor:
-    """Cuts the middle out of images."""
+def center_crop(x: Tensor, height: int, width: int) -> Tensor:
+    """Returns the central ``height`` × ``width`` pixels of images."""
     top, left = (x.shape[2] - height) // 2, (x.shape[3] - width) // 2
     return x[:, :, top : top + height, left : left + width]
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, int, int]:
-    """Wants the shape ``(C, H, W)`` of an image."""
+    """Returns the shape ``(C, H, W)`` of an image, checked."""
     try:
         channels, height, width = (checks.positive(n, "shape") for n in shape)
     except (TypeError, ValueError) as error:
@@ -41,15 +42,15 @@ def check_shape(shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def check_widths(widths: Sequence[int]) -> tuple[int, ...]:
-    """Wants the number of channels after each halving."""
-    found = tuple(checks.positive(width, "widths") for width in widths)
-    if not found:
+    """Returns the number of channels after each halving, checked."""
+    checked = tuple(checks.positive(width, "widths") for width in widths)
+    if not checked:
         raise InputError("`widths` must name at least one halving, got none. Try (8, 16, 32).")
-    return found
+    return checked
 
 
 def check_images(x: Tensor, shape: tuple[int, int, int]) -> None:
-    """Wants images of the shape that a generator was made for."""
+    """Checks shape and type of images; values are checked where they enter the library."""
     if x.ndim != 4 or tuple(x.shape[1:]) != shape:
         wanted, got = "(B, {}, {}, {})".format(*shape), f"({', '.join(map(str, x.shape))})"
         raise InputError(
@@ -60,8 +61,52 @@ def check_images(x: Tensor, shape: tuple[int, int, int]) -> None:
         raise InputError(f"`x` must be floating point, got {x.dtype}. For bytes: x.float() / 255.")
 
 
+def check_latents(z: Tensor, features: int) -> None:
+    """Checks shape and type of latents; values are checked where they are made."""
+    if z.ndim != 2 or z.shape[1] != features or not z.is_floating_point():
+        raise InputError(
+            f"`z` must have {features} features, as this generator's latents do, in floating "
+            f"point, got {checks.shape(z)} {z.dtype}. Use the flow that was trained with it."
+        )
+
+
+class Autoencoder(nn.Module, ABC):
+    """Abstract convolutional autoencoder of images of one shape.
+
+    Arguments:
+        shape: The shape of an image, ``(C, H, W)``.
+        features: The number of latent features D.
+        widths: The number of channels after each halving.
+    """
+
+    def __init__(self, shape: Sequence[int], features: int, widths: Sequence[int]) -> None:
+        super().__init__()
+        self.shape, self.widths = check_shape(shape), check_widths(widths)
+        self.features = checks.positive(features, "features")
+
+    @abstractmethod
+    def encode(self, x: Tensor) -> Tensor:
+        """Returns the latents ``(B, D)`` of ``x``."""
+
+    @abstractmethod
+    def decode(self, z: Tensor) -> Tensor:
+        """Returns the images of ``z``."""
+
+    @abstractmethod
+    def loss(self, x: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Returns the objective on a batch, as a scalar, and the reconstruction."""
+
+    def config(self) -> dict[str, object]:
+        """Returns the constructor's arguments."""
+        return {
+            "shape": list(self.shape),
+            "features": self.features,
+            "widths": list(self.widths),
+        }
+
+
 class ConvEncoder(nn.Module):
-    """Halves the image once for each width, then maps it to a row.
+    """Creates a convolutional encoder: a halving for each width, then a linear layer.
 
     Arguments:
         shape: The shape of an image, ``(C, H, W)``.
@@ -84,7 +129,7 @@ class ConvEncoder(nn.Module):
                 nn.LeakyReLU(0.2),
             ]
         self.convolutions = nn.Sequential(*layers, nn.Flatten())
-        self.linear = nn.Linear(math.prod(coarsest(shape, widths)) + condition, outputs)
+        self.linear = nn.Linear(math.prod(coarsest_shape(shape, widths)) + condition, outputs)
 
     def forward(self, x: Tensor, c: Tensor | None = None) -> Tensor:
         """Returns one row for each image, under the condition ``c`` if there is one."""
@@ -94,7 +139,7 @@ class ConvEncoder(nn.Module):
 
 
 class ConvDecoder(nn.Module):
-    """Mirrors :class:`ConvEncoder`, with a last convolution and a sigmoid.
+    """Creates the mirror image of :class:`ConvEncoder`, with a last convolution and a sigmoid.
 
     Arguments:
         shape: The shape of an image, ``(C, H, W)``.
@@ -114,7 +159,7 @@ class ConvDecoder(nn.Module):
         kernel: int = 1,
     ) -> None:
         super().__init__()
-        self.shape, self.start = shape, coarsest(shape, widths)
+        self.shape, self.start = shape, coarsest_shape(shape, widths)
         multiple = 2 ** len(widths)
         room = min(-size % multiple for size in shape[1:]) + 1
         if not 1 <= kernel <= room:
@@ -137,10 +182,10 @@ class ConvDecoder(nn.Module):
         """Returns one image for each latent, under the condition ``c`` if there is one."""
         h = self.linear(z if c is None else torch.cat([z, c], dim=1))
         x: Tensor = self.convolutions(h.reshape(-1, *self.start))
-        return centre_crop(x.sigmoid(), *self.shape[1:])
+        return center_crop(x.sigmoid(), *self.shape[1:])
 
 
-def coarsest(shape: tuple[int, int, int], widths: Sequence[int]) -> tuple[int, int, int]:
+def coarsest_shape(shape: tuple[int, int, int], widths: Sequence[int]) -> tuple[int, int, int]:
     """Returns the shape that an image has after all halvings."""
     multiple = 2 ** len(widths)
     return widths[-1], -(-shape[1] // multiple), -(-shape[2] // multiple)

@@ -1,8 +1,8 @@
 """OpenVINO models as torch modules: in batches, on any device, with gradients.
 
-A model is an ``.xml`` file with the graph and a ``.bin`` file with the numbers. The graph is run
-operation by operation; those that a generator of plain convolutions needs are known. Whole
-numbers, which are shapes and places, stay on the CPU, so that nothing waits for a GPU.
+A model is an ``.xml`` file with the graph and a ``.bin`` file with the weights. The graph is run
+operation by operation; those that a convolutional generator needs are implemented. Integers, which
+are shapes and indices, stay on the CPU, so that reading them does not synchronize with a GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,9 @@ from torch.nn import functional as F
 
 from ..errors import InputError, MissingData
 
-CLOSE = 1e-2
+# A device's rounding stays far below one per cent of the mean output; a model that mixes its rows,
+# or was exported for one, is off by about as much as its outputs vary.
+BATCH_RTOL = 1e-2
 TYPES = {"f32": np.float32, "f16": np.float16, "i64": np.int64, "i32": np.int32}
 
 Options = Mapping[str, str]
@@ -73,29 +75,29 @@ def _convolution(options: Options, x: Tensor, kernel: Tensor) -> Tensor:
     return F.conv2d(x, kernel, None, *_geometry(options))
 
 
-def _grouped(options: Options, x: Tensor, kernel: Tensor) -> Tensor:
+def _grouped_convolution(options: Options, x: Tensor, kernel: Tensor) -> Tensor:
     return F.conv2d(x, kernel.flatten(0, 1), None, *_geometry(options), len(kernel))
 
 
-def _grouped_back(options: Options, x: Tensor, kernel: Tensor) -> Tensor:
+def _grouped_transposed(options: Options, x: Tensor, kernel: Tensor) -> Tensor:
     stride, padding, dilation = _geometry(options)
     extra = _ints(options.get("output_padding", "0, 0"))
-    apart = list(kernel.shape[3:]) == stride and padding == extra == [0, 0]
-    if apart and kernel.shape[1] == kernel.shape[2] == 1 and dilation == [1, 1]:
-        return _spread(x, kernel[:, 0, 0])
+    disjoint = list(kernel.shape[3:]) == stride and padding == extra == [0, 0]
+    if disjoint and kernel.shape[1] == kernel.shape[2] == 1 and dilation == [1, 1]:
+        return _tile_kernel(x, kernel[:, 0, 0])
     return F.conv_transpose2d(
         x, kernel.flatten(0, 1), None, stride, padding, extra, len(kernel), dilation
     )
 
 
-def _spread(x: Tensor, kernel: Tensor) -> Tensor:
-    """Puts a scaled kernel in the place of every pixel: what wavelets go up with.
+def _tile_kernel(x: Tensor, kernel: Tensor) -> Tensor:
+    """Replaces every pixel by the kernel times its value, as inverse wavelet transforms do.
 
     That is a transposed convolution whose kernels do not overlap, several times as fast.
     """
     (rows, columns), (height, width) = kernel.shape[1:], x.shape[2:]
-    spread = x[:, :, :, None, :, None] * kernel[:, None, :, None, :]
-    return spread.reshape(len(x), -1, rows * height, columns * width)
+    tiles = x[:, :, :, None, :, None] * kernel[:, None, :, None, :]
+    return tiles.reshape(len(x), -1, rows * height, columns * width)
 
 
 def _prelu(options: Options, x: Tensor, slope: Tensor) -> Tensor:
@@ -110,8 +112,8 @@ def _matmul(options: Options, a: Tensor, b: Tensor) -> Tensor:
 
 def _gather(options: Options, x: Tensor, rows: Tensor, axis: Tensor) -> Tensor:
     n = int(axis)
-    found = x.index_select(n, rows.reshape(-1))
-    return found.reshape([*x.shape[:n], *rows.shape, *x.shape[n + 1 :]])
+    selected = x.index_select(n, rows.reshape(-1))
+    return selected.reshape([*x.shape[:n], *rows.shape, *x.shape[n + 1 :]])
 
 
 OPERATIONS: dict[str, Callable[..., Tensor | Sequence[Tensor]]] = {
@@ -130,8 +132,8 @@ OPERATIONS: dict[str, Callable[..., Tensor | Sequence[Tensor]]] = {
     "Broadcast": _broadcast,
     "PReLU": _prelu,
     "Convolution": _convolution,
-    "GroupConvolution": _grouped,
-    "GroupConvolutionBackpropData": _grouped_back,
+    "GroupConvolution": _grouped_convolution,
+    "GroupConvolutionBackpropData": _grouped_transposed,
     "VariadicSplit": lambda o, x, axis, sizes: torch.split(x, _axes(sizes), int(axis)),
 }
 
@@ -141,29 +143,29 @@ Port = tuple[str, str]
 
 @dataclass(frozen=True)
 class Step:
-    """Is one operation of a graph.
+    """One operation of a graph.
 
     Arguments:
         kind: Which operation.
         options: Its attributes.
-        inputs: Where what goes in comes from.
-        outputs: Where what comes out is kept.
-        last: What nobody needs after it.
+        inputs: The ports that it reads.
+        outputs: The ports that it writes.
+        free: The ports that no later operation reads.
     """
 
     kind: str
     options: Options
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    last: tuple[Port, ...] = ()
+    free: tuple[Port, ...] = ()
 
 
 class Graph(nn.Module):
-    """Is an OpenVINO model with one input and one output, run by torch.
+    """Creates a torch module from an OpenVINO model with one input and one output.
 
     Its weights are buffers: they move with the module and are not trained, while gradients pass
-    through to the input. A model that was made for one row at a time is asked for several at once
-    where that comes to the same, which is found out at the first such call.
+    through to the input. A model that was exported for one row is run in batches if that gives the
+    same result, which the first such call tests.
 
     Arguments:
         path: The ``.xml`` file, with its ``.bin`` file beside it.
@@ -180,10 +182,10 @@ class Graph(nn.Module):
                     "of its .xml file, with the .bin file beside it."
                 )
         self.steps: list[Step] = []
-        self.whole: dict[Port, Tensor] = {}
+        self.integers: dict[Port, Tensor] = {}
         self.entries: list[Port] = []
         self.exits: list[Port] = []
-        self.together: bool | None = None
+        self.batched: bool | None = None
         try:
             self._read(ElementTree.parse(path).getroot(), weights.read_bytes())
         except InputError as error:
@@ -216,7 +218,7 @@ class Graph(nn.Module):
             elif kind == "Result":
                 self.exits.append(inputs[0])
             elif kind == "Const":
-                self._keep(outputs[0], options, content)
+                self._store(outputs[0], options, content)
             elif kind in OPERATIONS:
                 self.steps.append(Step(kind, options, inputs, outputs))
             else:
@@ -229,10 +231,10 @@ class Graph(nn.Module):
                 f"it must have one input and one output, got {len(self.entries)} and "
                 f"{len(self.exits)}. Export the part of the model that you need."
             )
-        self.steps = _with_ends(self.steps, self.exits)
+        self.steps = _plan_memory(self.steps, self.exits)
 
-    def _keep(self, port: Port, options: Options, content: bytes) -> None:
-        """Keeps a constant: numbers as a buffer, shapes and places on the CPU."""
+    def _store(self, port: Port, options: Options, content: bytes) -> None:
+        """Stores a constant: floats as a buffer, integers on the CPU."""
         start, size = int(options["offset"]), int(options["size"])
         if start + size > len(content):
             raise ValueError(f"the .bin file ends before byte {start + size}")
@@ -242,40 +244,39 @@ class Graph(nn.Module):
         if value.is_floating_point():
             self.register_buffer(_name(port), value.float())
         else:
-            self.whole[port] = value
+            self.integers[port] = value
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the output for a batch of rows."""
-        if len(x) == 1 or self.together:
+        if len(x) == 1 or self.batched:
             return self._run(x)
-        if self.together is None:
-            found = self._first_try(x)
-            if found is not None:
-                return found
+        if self.batched is None:
+            out = self._try_batch(x)
+            if out is not None:
+                return out
         return torch.cat([self._run(row) for row in torch.split(x, 1)])
 
-    def _first_try(self, x: Tensor) -> Tensor | None:
-        """Runs several rows at once, and finds out whether that comes to the same."""
+    def _try_batch(self, x: Tensor) -> Tensor | None:
+        """Runs several rows at once; returns nothing if that gives another result."""
         one = self._run(x[:1])
         try:
-            found = self._run(x)
-            same = len(found) == len(x) and _near(found[:1], one)
+            out = self._run(x)
+            same = len(out) == len(x) and _agree(out[:1], one)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, IndexError):
             same = False
-        self.together = same
-        return found if same else None
+        self.batched = same
+        return out if same else None
 
     def _run(self, x: Tensor) -> Tensor:
-        values: dict[Port, Tensor] = {**self.whole, self.entries[0]: x}
+        values: dict[Port, Tensor] = {**self.integers, self.entries[0]: x}
         for step in self.steps:
-            given = [self._value(port, values) for port in step.inputs]
-            found = OPERATIONS[step.kind](step.options, *given)
-            values.update(
-                zip(step.outputs, [found] if isinstance(found, Tensor) else found, strict=True)
-            )
-            for port in step.last:
+            inputs = [self._value(port, values) for port in step.inputs]
+            out = OPERATIONS[step.kind](step.options, *inputs)
+            outputs = [out] if isinstance(out, Tensor) else out
+            values.update(zip(step.outputs, outputs, strict=True))
+            for port in step.free:
                 values.pop(port, None)
         return self._value(self.exits[0], values)
 
@@ -283,19 +284,19 @@ class Graph(nn.Module):
         return values[port] if port in values else self.get_buffer(_name(port))
 
 
-def _near(a: Tensor, b: Tensor) -> bool:
-    """Tells whether two outputs are the same but for how a device rounds."""
-    return bool((a - b).abs().mean() <= CLOSE * b.abs().mean())
+def _agree(a: Tensor, b: Tensor) -> bool:
+    """Tells whether two outputs differ by no more than a device's rounding."""
+    return bool((a - b).abs().mean() <= BATCH_RTOL * b.abs().mean())
 
 
-def _with_ends(steps: Sequence[Step], kept: Sequence[Port]) -> list[Step]:
-    """Notes for each operation what it is the last to need, so that memory is free again."""
-    needed, found = set(kept), []
+def _plan_memory(steps: Sequence[Step], results: Sequence[Port]) -> list[Step]:
+    """Notes for each operation which ports it is the last to need, to free their memory."""
+    needed, planned = set(results), []
     for step in reversed(steps):
         last = {*step.inputs, *step.outputs} - needed
         needed |= last
-        found.append(replace(step, last=tuple(last)))
-    return found[::-1]
+        planned.append(replace(step, free=tuple(last)))
+    return planned[::-1]
 
 
 def _name(port: Port) -> str:

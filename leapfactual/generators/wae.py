@@ -1,28 +1,37 @@
 r"""A Wasserstein autoencoder of residual blocks, for images with texture.
 
 .. math::
-    \mathcal{L} = \text{MSE}(x, g(z)) + \lambda \, \text{MMD}(z, z') , \qquad z = g^{-1}(x) , \;
+    \mathcal{L} = \text{MSE}(x, g(z)) + \lambda \, \text{MMD}(z, z') , \qquad z = e(x) , \;
     z' \sim \mathcal{N}(0, s^2 I)
 
-The maximum mean discrepancy asks the latents of a *batch* to look like the prior, not each latent;
-encoding stays deterministic and reconstructions sharper than a VAE's. Its kernel is the inverse
-multiquadratic one at several scales.
+with an encoder :math:`e` and a decoder :math:`g`. The maximum mean discrepancy (MMD) compares the
+latents of a *batch* with the prior, instead of each latent; encoding stays deterministic and
+reconstructions sharper than a VAE's. Its kernel is the inverse multiquadratic one at several
+scales.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .. import checks
-from .layers import centre_crop, check_images, check_shape, check_widths, coarsest, padding
+from .layers import (
+    Autoencoder,
+    center_crop,
+    check_images,
+    check_latents,
+    coarsest_shape,
+    padding,
+)
 
+# Those of the reference implementation: latents near to and far from the prior both see a slope.
 SCALES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-class WAE(nn.Module):
-    """Is the autoencoder of the paper's galaxy study, in residual blocks with leaky rectifiers.
+class WAE(Autoencoder):
+    """Creates the autoencoder of the paper's galaxy study: residual blocks, leaky rectifiers.
 
     References:
         | Wasserstein Auto-Encoders (Tolstikhin et al., 2018)
@@ -32,7 +41,7 @@ class WAE(nn.Module):
         shape: The shape of an image, ``(C, H, W)``.
         features: The number of latent features D.
         widths: The number of channels after each halving.
-        weight: How much the discrepancy counts.
+        mmd_weight: The weight of the maximum mean discrepancy.
         variance: The prior's variance.
 
     Example:
@@ -47,34 +56,26 @@ class WAE(nn.Module):
         features: int = 64,
         *,
         widths: Sequence[int] = (16, 32, 64, 128, 256),
-        weight: float = 10.0,
+        mmd_weight: float = 10.0,
         variance: float = 2.0,
     ) -> None:
-        super().__init__()
-        self.shape, self.widths = check_shape(shape), check_widths(widths)
-        self.features = checks.positive(features, "features")
-        features, widths = self.features, self.widths
-        self.weight, self.variance = weight, variance
-        self.pad = padding(*self.shape[1:], 2 ** len(widths))
-        self.start = coarsest(self.shape, self.widths)
-        size = self.start[0] * self.start[1] * self.start[2]
-        down = [
-            _Down(before, after)
-            for before, after in zip(widths, [*widths[1:], widths[-1]], strict=True)
-        ]
-        up = [
-            _Up(after, before)
-            for before, after in zip(widths, [*widths[1:], widths[-1]], strict=True)
-        ]
+        super().__init__(shape, features, widths)
+        self.mmd_weight, self.variance = mmd_weight, variance
+        self.pad = padding(*self.shape[1:], 2 ** len(self.widths))
+        self.start = coarsest_shape(self.shape, self.widths)
+        size = math.prod(self.start)
+        finer, coarser = self.widths, (*self.widths[1:], self.widths[-1])
+        down = [_Down(*pair) for pair in zip(finer, coarser, strict=True)]
+        up = [_Up(*pair) for pair in zip(coarser, finer, strict=True)]
         self.encoder = nn.Sequential(
-            nn.Conv2d(self.shape[0], widths[0], 3, padding=1),
+            nn.Conv2d(self.shape[0], self.widths[0], 3, padding=1),
             *down,
             nn.Flatten(),
-            nn.Linear(size, features),
+            nn.Linear(size, self.features),
         )
-        self.inlet = nn.Linear(features, size)
+        self.inlet = nn.Linear(self.features, size)
         self.decoder = nn.Sequential(
-            *reversed(up), nn.Conv2d(widths[0], self.shape[0], 3, padding=1), nn.Sigmoid()
+            *reversed(up), nn.Conv2d(self.widths[0], self.shape[0], 3, padding=1), nn.Sigmoid()
         )
         self.eval()
 
@@ -86,25 +87,23 @@ class WAE(nn.Module):
 
     def decode(self, z: Tensor) -> Tensor:
         """Returns the images of ``z``."""
-        checks.latents(z, self.features)
+        check_latents(z, self.features)
         x: Tensor = self.decoder(self.inlet(z).reshape(-1, *self.start))
-        return centre_crop(x, *self.shape[1:])
+        return center_crop(x, *self.shape[1:])
 
     def loss(self, x: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Returns the objective on a batch, as a scalar, and the reconstruction."""
         z = self.encode(x)
-        back = self.decode(z)
+        x_hat = self.decode(z)
         noise = torch.randn(z.shape, generator=rng, device=z.device, dtype=z.dtype)
         discrepancy = mmd(z.float(), noise.float() * self.variance**0.5, self.variance)
-        return F.mse_loss(back, x) + self.weight * discrepancy, back
+        return F.mse_loss(x_hat, x) + self.mmd_weight * discrepancy, x_hat
 
     def config(self) -> dict[str, object]:
         """Returns the constructor's arguments."""
         return {
-            "shape": list(self.shape),
-            "features": self.features,
-            "widths": list(self.widths),
-            "weight": self.weight,
+            **super().config(),
+            "mmd_weight": self.mmd_weight,
             "variance": self.variance,
         }
 
@@ -147,7 +146,7 @@ def _block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class _Down(nn.Module):
-    """Is a residual block that halves the image."""
+    """Creates a residual block that halves the image."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -158,7 +157,7 @@ class _Down(nn.Module):
 
 
 class _Up(nn.Module):
-    """Is a residual block that doubles the image."""
+    """Creates a residual block that doubles the image."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

@@ -23,12 +23,11 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from ..classifiers import unstretch
 from ..data import Images
 from ..errors import InputError
 from ..explanation import Explanation
 from ..files import atomic
-from ..imaging import to_pil
+from ..imaging import to_pil, unstretch
 from ..metrics import l1
 from ..types import Classifier, silent
 from .explain import Job, begin, typical_of

@@ -29,7 +29,7 @@ from ..leaps import describe
 from ..solvers import Midpoint
 from ..training import embed, fit, fit_generator
 from ..training.augmentation import d4_orbit, random_d4
-from ..training.state import Epoch
+from ..training.loop import Epoch
 from ..types import Classifier, Generator, silent
 from .consistency import POOR, Agreement, agreement
 from .labels import NearestNeighbors, Votes
@@ -416,7 +416,7 @@ def _model(recipe: Recipe, shape: tuple[int, ...], variance: float) -> Any:  # n
         return WAE(shape, features, widths=widths)
     weight = max(4000.0, 5.0 * pixels) * min(20.0, max(1.0, 0.1 / max(variance, 1e-9)))
     widths = ((8, 16, 32, 32) if side <= 32 else (8, 16, 32, 64, 64))[:halvings]
-    return VAE(shape, features, widths=widths, weight=round(weight))
+    return VAE(shape, features, widths=widths, reconstruction_weight=round(weight))
 
 
 def _features(model: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""Training: flows, autoencoders, and what their loops share."""
+"""Training of flows and autoencoders, with checkpoints that resume exactly."""
 
 from .autoencoder import fit as fit_generator
 from .flow import embed, fit

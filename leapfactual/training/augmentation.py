@@ -1,4 +1,4 @@
-"""Images that have no up, such as galaxies or cells, turned and mirrored."""
+"""Rotation augmentation, for images without an orientation such as galaxies or cells."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 def d4_orbit(x: Tensor) -> Iterator[Tensor]:
-    """Goes through the eight ways of turning and mirroring square images, without any blur.
+    """Yields square images under the eight elements of the dihedral group D4, without any blur.
 
     Example:
         >>> [int(y[0, 0, 0, 0]) for y in d4_orbit(torch.arange(4.0).reshape(1, 1, 2, 2))]
@@ -19,13 +19,13 @@ def d4_orbit(x: Tensor) -> Iterator[Tensor]:
 
 
 def random_d4(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Returns all images in one of these ways, drawn at random."""
-    way = int(torch.randint(8, (1,), generator=rng, device=x.device))
-    return (x.flip(3) if way >= 4 else x).rot90(way % 4, (2, 3))
+    """Applies one random element of D4 to all images."""
+    element = int(torch.randint(8, (1,), generator=rng, device=x.device))
+    return (x.flip(3) if element >= 4 else x).rot90(element % 4, (2, 3))
 
 
 def random_rotation(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Turns each image by an angle of its own and mirrors half of them."""
+    """Rotates each image by a random angle of its own, and mirrors half of them."""
     n = len(x)
     angle = 2 * torch.pi * torch.rand(n, generator=rng, device=x.device)
     side = torch.rand(n, generator=rng, device=x.device).round() * 2 - 1

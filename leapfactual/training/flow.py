@@ -1,27 +1,25 @@
-"""From images to a trained flow: embed once, then fit on latents and answers alone."""
+"""From images to a trained flow: embed once, then fit on latents and probabilities alone."""
 
-import hashlib
 import math
-import time
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from .. import checks
-from .._engine.cuda_graphs import CapturedStep, make_adam, set_learning_rate
 from ..couplings import COUPLINGS
 from ..errors import InputError
 from ..fields import FIELDS
 from ..flow import Flow
 from ..types import Batched, Classifier, Generator
-from .state import Epoch, Training, finite, rate, reseed
+from .loop import Batch, Epoch, Loop, check_choice
+from .state import fingerprint
 
-OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-SCHEDULES = ("constant", "cosine")
+# Beyond a factor of five either the noise or the latents are negligible where the two are mixed,
+# and the velocity is learnt from the other alone.
+MIN_STD_RATIO, MAX_STD_RATIO, MAX_OFFSET = 0.2, 5.0, 5.0
 
 
 @torch.no_grad()
@@ -31,11 +29,10 @@ def embed(
     classifier: Classifier,
     batch_size: int = 256,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the latents of images and what the classifier says of the images.
+    """Returns the latents of images and the classifier's probabilities for the images.
 
-    Only one batch of images is in memory at a time; what stays are the latents and the answers. As
-    in the paper, the classifier is asked about the original images, not about their
-    reconstructions.
+    Only one batch of images is in memory at a time; only latents and probabilities are kept. As in
+    the paper, the classifier is queried on the original images, not on their reconstructions.
 
     Arguments:
         images: Images ``(N, C, H, W)`` in [0, 1], a set on disk such as
@@ -73,9 +70,9 @@ def embed(
 
 
 class _Rows:
-    """Gathers rows in one buffer that doubles when it is full.
+    """A growing buffer of rows, which doubles when it is full.
 
-    A list of many small tensors would hold as much, but leave the memory between them in pieces.
+    A list of many small tensors would hold as much, but fragment the memory between them.
     """
 
     def __init__(self) -> None:
@@ -100,61 +97,22 @@ class _Rows:
 
 
 def batches_of(images: Tensor | Batched | Iterable[Tensor], batch_size: int) -> Iterable[Tensor]:
-    """Goes through images in batches, however they come; refuses to find none."""
+    """Yields images in batches, however they come, and checks that there is at least one."""
     checks.positive(batch_size, "batch_size")
     if isinstance(images, Tensor):
         parts: Iterable[Tensor] = torch.split(images, batch_size)
     else:
         parts = images.batches(batch_size) if isinstance(images, Batched) else images
-    found = False
+    empty = True
     for x in parts:
         checks.images(x, "images")
         if len(x):
-            found = True
+            empty = False
             yield x
-    if not found:
+    if empty:
         raise InputError(
             "`images` must hold at least one image, got none. Check the path or the filter."
         )
-
-
-@dataclass(frozen=True)
-class _Settings:
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    weight_decay: float
-    optimizer: str
-    schedule: str
-    ema: float
-    coupling: str
-    balanced: bool
-    standardize: bool
-    seed: int
-
-    def __post_init__(self) -> None:
-        checks.positive(self.epochs, "epochs")
-        checks.positive(self.batch_size, "batch_size")
-        choices: list[tuple[str, Iterable[str]]] = [
-            ("optimizer", OPTIMISERS),
-            ("schedule", SCHEDULES),
-            ("coupling", COUPLINGS),
-        ]
-        for name, known in choices:
-            if getattr(self, name) not in known:
-                raise InputError(
-                    f"`{name}` must be one of {list(known)}, got {getattr(self, name)!r}."
-                )
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(
-                f"`learning_rate` must be positive, got {self.learning_rate!r}. Try 1e-3."
-            )
-        if not 0 <= self.weight_decay < math.inf:
-            raise InputError(f"`weight_decay` must be at least 0, got {self.weight_decay!r}.")
-        if not 0 <= self.ema < 1:
-            raise InputError(
-                f"`ema` must be in [0, 1), got {self.ema!r}. Try 0.999, or 0 for none."
-            )
 
 
 def fit(
@@ -176,7 +134,7 @@ def fit(
     checkpoint: str | Path | None = None,
     on_epoch: Callable[[Epoch], object] | None = None,
 ) -> list[float]:
-    """Trains a flow on latents and the classifier's answers, with the CE-CFM objective.
+    """Trains a flow on latents and the classifier's probabilities, with the CE-CFM objective.
 
     The defaults are the paper's for Morpho-MNIST. The flow is trained in place.
 
@@ -195,11 +153,11 @@ def fit(
         coupling: ``independent`` (the paper's) or ``optimal_transport``; see
             :mod:`leapfactual.couplings`.
         balanced: Draw every class equally often, for imbalanced data.
-        standardize: Let the flow work on latents of unit spread; for latents far from the base's
-            spread.
+        standardize: Let the flow work on latents of unit standard deviation; for latents whose own
+            is far from the base's.
         seed: The seed of everything random, the flow's initial weights excepted.
-        checkpoint: A file to keep the state in after every epoch. When it exists, training goes on
-            from there.
+        checkpoint: A file to keep the state in after every epoch. If it exists, training resumes
+            from there, to exactly the same weights.
         on_epoch: Called after every epoch, to show progress.
 
     Returns:
@@ -212,7 +170,8 @@ def fit(
         >>> len(fit(flow, z, p, epochs=3))
         3
     """
-    settings = _Settings(
+    check_choice(coupling, COUPLINGS, "coupling")
+    loop = Loop(
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
@@ -220,15 +179,19 @@ def fit(
         optimizer=optimizer,
         schedule=schedule,
         ema=ema,
-        coupling=coupling,
-        balanced=balanced,
-        standardize=standardize,
         seed=seed,
+        checkpoint=checkpoint,
+        on_epoch=on_epoch,
     )
     flow.check_latents(z)
     if not len(z):
         raise InputError("`z` must hold at least one latent, got none. Embed some images first.")
     checks.probabilities(p, len(z), flow.classes)
+    if not list(flow.field.parameters()):
+        raise InputError(
+            f"there is nothing to train: {type(flow.field).__name__} has no parameters. Build the "
+            "flow with a field such as MLPField."
+        )
     z, p = z.detach(), p.detach()
     c = flow.condition(p)
     flow.quantiles.fill_(math.nan)
@@ -236,63 +199,42 @@ def fit(
         flow.standardize(z)
     else:
         _warn_of_scale(z, flow.base.std)
-    parameters = list(flow.field.parameters())
-    if not parameters:
-        raise InputError(
-            f"there is nothing to train: {type(flow.field).__name__} has no parameters. Build the "
-            "flow with a field such as MLPField."
-        )
-    adam = make_adam(OPTIMISERS[optimizer], parameters, learning_rate, weight_decay)
-    training = Training(
-        settings={**asdict(settings), "flow": flow.config()},
-        data="" if checkpoint is None else _fingerprint(z, p),
-        modules={"field": flow.field},
-        optimizers={"field": adam},
-        ema=ema,
-    )
-    if checkpoint is not None and Path(checkpoint).exists():
-        training.read(Path(checkpoint))
+
+    def identity() -> tuple[dict[str, object], str]:
+        options = {"coupling": coupling, "balanced": balanced, "standardize": standardize}
+        return {**options, "flow": flow.config()}, fingerprint(z, p)
+
+    state = loop.begin({"field": flow.field}, identity)
     rng = torch.Generator(z.device)
 
-    def step(z: Tensor, c: Tensor) -> Tensor:
-        adam.zero_grad(set_to_none=True)
-        loss = flow.loss(z, c, COUPLINGS[coupling], rng)
-        loss.backward()  # type: ignore[no-untyped-call]
-        adam.step()
-        training.average()
-        return loss.detach()
+    def objective(z: Tensor, c: Tensor) -> Tensor:
+        return flow.loss(z, c, COUPLINGS[coupling], rng)
 
-    ours = type(flow.field) in FIELDS.values() and coupling == "independent"
-    take = CapturedStep(step, rng, enabled=ours)
-    started = time.perf_counter()
+    def batches() -> Iterator[Batch]:
+        for rows in torch.split(_order(c, balanced, rng), batch_size):
+            yield z[rows], c[rows]
+
     flow.train()
     try:
-        for epoch in range(len(training.losses), epochs):
-            reseed(rng, seed, epoch)
-            order = _order(c, balanced, rng)
-            batches = torch.split(order, batch_size)
-            total = torch.zeros((), device=z.device)
-            for n, rows in enumerate(batches, epoch * len(batches)):
-                set_learning_rate(adam, rate(schedule, learning_rate, n, epochs * len(batches)))
-                total += take(z[rows], c[rows]) * len(rows)
-            advice = ", or pass standardize=True if the latents are large"
-            training.losses.append(finite(total.item() / len(z), epoch, learning_rate, advice))
-            if checkpoint is not None:
-                training.write(Path(checkpoint))
-            if on_epoch is not None:
-                seconds = time.perf_counter() - started
-                on_epoch(Epoch(epoch + 1, epochs, training.losses[-1], seconds))
+        return loop.run(
+            state,
+            objective,
+            batches,
+            rng,
+            rows=len(z),
+            # A field of someone else's may synchronize with the device, and transport does.
+            capture=type(flow.field) in FIELDS.values() and coupling == "independent",
+            advice=", or pass standardize=True if the latents are large",
+        )
     finally:
         flow.eval()
-    training.finish()
-    return list(training.losses)
 
 
 def _warn_of_scale(z: Tensor, std: float) -> None:
-    spread, offset = z.std(correction=0).item() / std, z.mean(0).abs().max().item() / std
-    if not 0.2 < spread < 5 or offset > 5:
+    ratio, offset = z.std(correction=0).item() / std, z.mean(0).abs().max().item() / std
+    if not MIN_STD_RATIO < ratio < MAX_STD_RATIO or offset > MAX_OFFSET:
         warnings.warn(
-            f"the latents spread {spread:.3g} times as wide as the flow's base and lie up to "
+            f"the latents spread {ratio:.3g} times as wide as the flow's base and lie up to "
             f"{offset:.3g} of its standard deviations off centre. "
             "Training will be poor; pass standardize=True.",
             stacklevel=3,
@@ -306,11 +248,3 @@ def _order(c: Tensor, balanced: bool, rng: torch.Generator) -> Tensor:
     labels = c.argmax(1)
     weights = 1 / labels.bincount(minlength=c.shape[1])[labels].double()
     return torch.multinomial(weights, len(c), replacement=True, generator=rng)
-
-
-def _fingerprint(z: Tensor, p: Tensor) -> str:
-    digest = hashlib.sha256()
-    for tensor in (z, p):
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

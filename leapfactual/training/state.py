@@ -1,65 +1,50 @@
-"""Checkpoints: everything that changes in a training, in one safetensors file.
+"""The state of a training, and its checkpoints: one safetensors file each.
 
-The randomness of an epoch is drawn from the seed and the epoch's number, and from nothing else. A
-checkpoint therefore needs no generator states, and a training that was interrupted and resumed
-ends at the very weights of one that was not.
+An epoch's random numbers are drawn from the seed and the epoch's number, and from nothing else. A
+checkpoint therefore holds no generator state, and a training that was interrupted and resumed ends
+at exactly the weights of one that was not.
 """
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import InputError, TrainingError
+from ..errors import InputError
 from ..files import atomic, below, read_safetensors
 
 FORMAT = "leapfactual checkpoint 1"
-ADAM = ("step", "exp_avg", "exp_avg_sq")
+ADAM_SLOTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 def reseed(rng: torch.Generator, seed: int, epoch: int) -> None:
-    """Makes a source of randomness that of one epoch."""
+    """Seeds the random generator for one epoch."""
     digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
     rng.manual_seed(int.from_bytes(digest[:7], "big"))
 
 
-def rate(schedule: str, largest: float, step: int, steps: int) -> float:
-    """Returns the learning rate of a step: constant, or falling to zero as a cosine."""
-    if schedule == "constant":
-        return largest
-    return largest * 0.5 * (1 + math.cos(math.pi * step / steps))
-
-
-def finite(loss: float, epoch: int, learning_rate: float, advice: str = "") -> float:
-    """Returns the mean loss of an epoch, or says that training diverged, with what to try."""
-    if not math.isfinite(loss):
-        raise TrainingError(
-            f"training diverged in epoch {epoch + 1}: the loss is {loss}. Lower learning_rate "
-            f"(now {learning_rate:g}){advice}."
-        )
-    return loss
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """Is what is known after an epoch: its number, of how many, mean loss, seconds so far."""
-
-    number: int
-    of: int
-    loss: float
-    seconds: float
+def fingerprint(*parts: Tensor | str) -> str:
+    """Returns a SHA-256 of tensors and texts, by which a checkpoint recognizes its data."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Tensor):
+            digest.update(f"{part.dtype} {tuple(part.shape)}".encode())
+            content = part.detach().cpu().contiguous()
+            digest.update(content.view(torch.uint8).numpy().tobytes())
+        else:
+            digest.update(part.encode())
+    return digest.hexdigest()
 
 
 @dataclass
-class Training:
-    """Is the state of a training: modules, their optimizers, running averages, losses so far.
+class TrainingState:
+    """Everything that changes in a training: weights, optimizers, running averages, losses.
 
     Arguments:
         settings: What the training was called with; a checkpoint of other settings is refused.
@@ -115,7 +100,7 @@ class Training:
             save_file(tensors, temporary, metadata)
 
     def read(self, path: Path) -> None:
-        """Takes up the state that :meth:`write` left at ``path``."""
+        """Restores the state that :meth:`write` wrote to ``path``."""
         metadata, tensors = read_safetensors(path, FORMAT, "Delete it to start anew.")
         try:
             self._compare(path, json.loads(metadata["settings"]), metadata["data"])
@@ -128,19 +113,19 @@ class Training:
                 if not any(key.startswith(f"optimizer/{name}/") for key in tensors):
                     raise KeyError(f"optimizer/{name}")
                 for key, parameter in self.modules[name].named_parameters():
-                    for slot in ADAM:
+                    for slot in ADAM_SLOTS:
                         # Parameters that no gradient has reached have no state.
                         value = tensors.get(f"optimizer/{name}/{slot}/{key}")
                         if value is None:
                             continue
-                        # Adam counts its steps on the CPU, unless they can be recorded; the
-                        # rest has its parameter's layout.
+                        # Adam counts its steps on the CPU, unless they can be captured in a CUDA
+                        # graph; the rest has its parameter's memory format.
                         if slot == "step":
-                            recorded = optimizer.defaults["capturable"]
-                            kept = value.to(parameter.device if recorded else "cpu")
+                            capturable = optimizer.defaults["capturable"]
+                            restored = value.to(parameter.device if capturable else "cpu")
                         else:
-                            kept = torch.empty_like(parameter).copy_(value)
-                        optimizer.state[parameter][slot] = kept.detach()
+                            restored = torch.empty_like(parameter).copy_(value)
+                        optimizer.state[parameter][slot] = restored.detach()
         except InputError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:

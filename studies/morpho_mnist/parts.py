@@ -14,11 +14,11 @@ from leapfactual.classifiers import from_logits
 from leapfactual.fields import MLPField
 from leapfactual.files import read_modules, write_modules
 from leapfactual.flow import Flow
-from leapfactual.generators import VAE, ConditionalVAE
+from leapfactual.generators import VAE
 from leapfactual.pretrained import oracle_network, small_classifier
 from leapfactual.solvers import Dopri5, Midpoint
 from leapfactual.training import embed, fit, fit_generator
-from leapfactual.training.state import rate
+from leapfactual.training.loop import learning_rate_at
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def train_classifier(
     for epoch in range(epochs):
         order = torch.randperm(len(x), generator=rng, device=x.device)
         for n, rows in enumerate(torch.split(order, 256), epoch * steps):
-            set_learning_rate(adam, rate(schedule, learning_rate, n, epochs * steps))
+            set_learning_rate(adam, learning_rate_at(schedule, learning_rate, n, epochs * steps))
             take(x[rows], y[rows])
     network.eval().requires_grad_(False)
 
@@ -118,7 +118,7 @@ class Parts:
     network: nn.Module
     oracle: nn.Module
     vae: VAE
-    cvae: ConditionalVAE
+    cvae: VAE
     flow: Flow
     our_flow: Flow
     hard_flow: Flow
@@ -139,7 +139,7 @@ def untrained() -> Parts:
         network=small_classifier(),
         oracle=oracle_network(),
         vae=VAE((1, 28, 28), kernel=5),
-        cvae=ConditionalVAE((1, 28, 28), classes=10, kernel=5),
+        cvae=VAE((1, 28, 28), classes=10, kernel=5),
         flow=flow(soft=True),
         our_flow=Flow(MLPField(32, 10, width=256, depth=4), Midpoint(2), soft=True),
         hard_flow=flow(soft=False),

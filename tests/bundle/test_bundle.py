@@ -127,7 +127,7 @@ def test_generator_and_flow_must_fit():
     with pytest.raises(InputError, match=r"the flow has 3 features.*encodes \(1, 2\) to \(1, 2\)"):
         lf.Bundle.make(Identity(), wider, squares.quadrant, x, classes=NAMES, plan=PLAN)
     images = torch.rand(8, 1, 8, 8)
-    cvae = lf.generators.ConditionalVAE((1, 8, 8), 2, 4)
+    cvae = lf.generators.VAE((1, 8, 8), 4, classes=2)
     flow = lf.Flow(lf.MLPField(4, 2))
     bright = lf.classifiers.from_labels(lambda x: (x.mean((1, 2, 3)) > 0.5).long(), 2)
     with pytest.raises(InputError, match="does not take the probes"):

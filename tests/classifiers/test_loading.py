@@ -1,12 +1,13 @@
-"""Classifiers by name: a look at the first answer tells what they give."""
+"""Classifiers by name: the first answer tells what they return."""
 
 import math
 
 import pytest
 import torch
 
-from leapfactual.classifiers import open_classifier, stretched, unstretched
+from leapfactual.classifiers import open_classifier, undo_stretch
 from leapfactual.errors import InputError
+from leapfactual.imaging import stretch
 
 ANSWERS = """
 import numpy as np
@@ -68,7 +69,7 @@ def answers(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "name", ["labels", "arrays", "names", "probabilities", "logits", "estimator", "module"]
 )
-def test_a_look_tells_what_a_classifier_answers_with(answers, name):
+def test_the_first_answer_tells_what_a_classifier_returns(answers, name):
     classifier = open_classifier(f"answers.py:{name}", answers, ["cat", "dog"])
     p = classifier(answers)
     assert p.shape == (4, 2)
@@ -107,8 +108,8 @@ def test_one_may_say_what_is_given(answers):
         open_classifier("answers.py:labels", answers, output_type="votes")
 
 
-@pytest.mark.parametrize("stretch", ["none", "sqrt", "asinh", "log"])
-def test_a_stretch_is_undone_before_the_classifier_is_asked(stretch):
+@pytest.mark.parametrize("kind", ["none", "sqrt", "asinh", "log"])
+def test_a_stretch_is_undone_before_the_classifier_is_queried(kind):
     x = torch.rand(3, 1, 4, 4)
-    seen = unstretched(lambda x: x, stretch)(stretched(x, stretch))
+    seen = undo_stretch(lambda x: x, kind)(stretch(x, kind))
     torch.testing.assert_close(seen, x, atol=1e-6, rtol=1e-5)

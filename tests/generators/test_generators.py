@@ -16,7 +16,6 @@ from leapfactual.generators import (
     GAN,
     VAE,
     WAE,
-    ConditionalVAE,
     Identity,
     Inversion,
     LatentDiffusionVAE,
@@ -58,27 +57,27 @@ def test_the_vae_is_the_papers():
 
 
 def test_the_conditional_vae_takes_its_condition_at_both_ends():
-    cvae = ConditionalVAE((1, 28, 28), classes=10)
+    cvae = VAE((1, 28, 28), classes=10)
     assert cvae.encoder.linear.weight.shape == (64, 138)
     assert cvae.decoder.linear.weight.shape == (128, 42)
     x, c = torch.rand(2, 1, 28, 28), torch.eye(10)[:2]
     z = cvae.encode(x, c)
     assert not torch.allclose(cvae.decode(z, c), cvae.decode(z, c.flip(0)))
-    loss, back = cvae.loss(x, c, torch.Generator().manual_seed(0))
+    loss, x_hat = cvae.loss(x, torch.Generator().manual_seed(0), c)
     assert loss.ndim == 0
-    assert back.shape == x.shape
+    assert x_hat.shape == x.shape
 
 
 def test_the_vaes_objective_by_hand():
     vae = small("VAE")
     x = torch.rand(4, 1, 8, 8)
-    loss, back = vae.loss(x, torch.Generator().manual_seed(0))
+    loss, x_hat = vae.loss(x, torch.Generator().manual_seed(0))
     mean, log_variance = vae.encoder(x).chunk(2, dim=1)
     kl = torch.distributions.kl_divergence(
         torch.distributions.Normal(mean, (log_variance / 2).exp()),
         torch.distributions.Normal(0, 1),
     )
-    expected = 4000 * (back - x).square().mean() + kl.sum(1).mean()
+    expected = 4000 * (x_hat - x).square().mean() + kl.sum(1).mean()
     torch.testing.assert_close(loss, expected)
 
 
@@ -121,7 +120,7 @@ def test_mixed_precision_leaves_weights_as_others_have_them():
 def test_interrupted_and_resumed_training_gives_equal_weights(tmp_path, kind, options):
     def train(**more):
         model = small(kind)
-        losses = fit_generator(model, DIGITS[:300], epochs=4, batch_size=64, **options, **more)
+        losses = fit_generator(model, DIGITS[:150], epochs=4, batch_size=64, **options, **more)
         return model, losses
 
     def stop(epoch):
@@ -137,7 +136,7 @@ def test_interrupted_and_resumed_training_gives_equal_weights(tmp_path, kind, op
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
-def test_training_learns_and_shows_an_early_look(tmp_path):
+def test_training_learns_and_draws_a_preview(tmp_path):
     vae = small("VAE")
     losses = fit_generator(vae, DIGITS, epochs=8, batch_size=128, preview=tmp_path / "preview.png")
     assert losses[-1] < 0.6 * losses[0]
@@ -162,7 +161,7 @@ def test_perceptual_and_augment_are_used():
         epochs=1,
         batch_size=32,
         perceptual=perceptual,
-        augment=lambda x, generator: x.flip(3),
+        augment=lambda x, rng: x.flip(3),
     )
     assert seen == [torch.Size([32, 1, 8, 8])] * 2
 
@@ -178,7 +177,9 @@ def test_perceptual_and_augment_are_used():
         ({"schedule": "step"}, "`schedule` must be one of"),
         ({"ema": 2}, r"`ema` must be in \[0, 1\), got 2"),
         ({"batch_size": 1}, "`batch_size` must be at least 2"),
-        ({"model": ConditionalVAE((1, 8, 8), 2)}, "pass what the classifier says"),
+        ({"model": VAE((1, 8, 8), classes=2)}, "pass what the classifier says"),
+        ({"conditions": torch.eye(2).repeat(4, 1)}, r"`c` must have shape \(8, 0\), got \(8, 2\)"),
+        ({"weight_decay": -1}, "`weight_decay` must be at least 0, got -1"),
         ({"precision": "int8"}, "`precision` must be one of .* got 'int8'"),
         ({"model": Identity()}, "`model` must be a torch module .* got Identity"),
     ],
@@ -206,7 +207,12 @@ def test_training_that_diverges_is_named():
         (lambda: VAE((1, 8, 8), 4).decode(torch.zeros(2, 5)), "must have 4 features"),
         (lambda: VAE((1, 8, 8)).encode(torch.zeros(2, 1, 8, 8).byte()), "must be floating point"),
         (lambda: VAE((1, 8, 8)).encode(torch.zeros(2, 3, 8, 8)), r"got \(2, 3, 8, 8\)"),
-        (lambda: Standardized([0.0], [0.0]), "the spread positive"),
+        (lambda: VAE((1, 8, 8), classes=-1), "`classes` must be .* got -1"),
+        (lambda: VAE((1, 8, 8), classes=2).encode(torch.zeros(3, 1, 8, 8)), "is conditional"),
+        (lambda: VAE((1, 8, 8), 4, classes=2).decode(torch.zeros(3, 4)), r"of shape \(3, 2\)"),
+        (lambda: VAE((1, 8, 8), 4).decode(torch.zeros(3, 4), torch.eye(3)), r"\(3, 0\), got"),
+        (lambda: WAE((1, 8, 8), 4).decode(torch.zeros(2, 5)), "must have 4 features"),
+        (lambda: Standardized([0.0], [0.0]), "`std` positive"),
         (lambda: Standardized.of(torch.zeros(1, 3)), "at least two rows"),
     ],
 )
@@ -220,6 +226,7 @@ def test_wrong_generators_are_named(call, message):
     [
         small("VAE"),
         small("WAE"),
+        VAE((1, 8, 8), 4, classes=3),
         Identity(),
         Standardized.of(torch.randn(20, 3) * torch.tensor([1.0, 0.0, 50.0])),
     ],
@@ -230,9 +237,13 @@ def test_save_then_load_is_equal(generator, tmp_path):
     generators.save(generator, path)
     again = generators.load(path)
     x = torch.rand(3, 3) if not isinstance(generator, nn.Module) else torch.rand(3, 1, 8, 8)
+    c = [torch.eye(3)] if getattr(generator, "classes", 0) else []
     with torch.no_grad():
-        assert torch.equal(again.decode(again.encode(x)), generator.decode(generator.encode(x)))
-    check_generator(again, x)
+        z = generator.encode(x, *c)
+        assert torch.equal(again.encode(x, *c), z)
+        assert torch.equal(again.decode(z, *c), generator.decode(z, *c))
+    if not c:
+        check_generator(again, x)
 
 
 def test_loading_does_not_touch_the_random_numbers(tmp_path):
@@ -265,7 +276,7 @@ def test_damaged_files_are_refused(tmp_path):
         generators.save(GAN(nn.Identity(), 4, (1, 2, 2)), path)
 
 
-def test_standardised_rows():
+def test_standardized_rows():
     rows = torch.randn(100, 3) * torch.tensor([1.0, 100.0, 0.0]) + 7
     generator = Standardized.of(rows)
     z = generator.encode(rows)
@@ -340,7 +351,7 @@ def test_a_trained_encoder_gives_inversion_a_better_start(gan):
     start = GAN(gan.synthesis, 8, (1, 8, 8), mapping=gan.mapping, inversion=Inversion(steps=0))
     x = gan.decode(gan.sample(32, seed=7)).detach()
     before = start.invert(x).error
-    losses = start.fit_encoder(steps=300, learning_rate=3e-3)
+    losses = start.fit_encoder(steps=150, learning_rate=3e-3)
     after = start.invert(x).error
     assert losses[-1] < 0.5 * losses[0]
     assert after.mean() < 0.6 * before.mean()
@@ -384,8 +395,8 @@ def test_other_pixels_or_another_model_do_not_resume(tmp_path):
     other[20] = 0
     with pytest.raises(InputError, match="written for other data"):
         fit_generator(small("VAE"), other, epochs=1, checkpoint=path)
-    with pytest.raises(InputError, match="'weight': 4000.0"):
-        heavier = VAE((1, 8, 8), 8, widths=(8, 16), weight=7.0)
+    with pytest.raises(InputError, match="'reconstruction_weight': 4000.0"):
+        heavier = VAE((1, 8, 8), 8, widths=(8, 16), reconstruction_weight=7.0)
         fit_generator(heavier, x, epochs=1, checkpoint=path)
 
 

@@ -106,7 +106,7 @@ def test_a_network_runs_in_batches_and_gives_gradients(tmp_path):
     graph = from_openvino(tmp_path / "m.xml", engine="torch")
     x = torch.randn(5, 2, 4, 4, requires_grad=True)
     torch.testing.assert_close(graph(x), network(x), rtol=1e-4, atol=1e-5)
-    assert graph.together
+    assert graph.batched
     graph(x).square().sum().backward()
     found, x.grad = x.grad, None
     network(x).square().sum().backward()
@@ -122,7 +122,7 @@ def test_a_model_for_one_row_is_asked_row_by_row(tmp_path):
     graph = Graph(saved(one, tmp_path / "m.xml", (1, 6, 4, 4)))
     x = torch.from_numpy(numbers(3, 6, 4, 4))
     torch.testing.assert_close(graph(x), x.square().reshape(3, 8, 12))
-    assert graph.together is False
+    assert graph.batched is False
 
 
 def test_as_the_synthesis_of_a_gan_it_can_be_inverted(tmp_path):

@@ -1,23 +1,23 @@
-"""Turned and mirrored images keep what is in them."""
+"""Rotated and mirrored images keep what is in them."""
 
 import torch
 
 from leapfactual.training.augmentation import d4_orbit, random_d4, random_rotation
 
 
-def test_eight_ways_are_all_different_and_nothing_is_lost():
+def test_the_orbit_of_d4_has_eight_images_and_nothing_is_lost():
     x = torch.rand(1, 2, 5, 5)
-    ways = list(d4_orbit(x))
-    assert len({tuple(way.flatten().tolist()) for way in ways}) == 8
-    for way in ways:
-        assert torch.equal(way.flatten().sort().values, x.flatten().sort().values)
+    orbit = list(d4_orbit(x))
+    assert len({tuple(y.flatten().tolist()) for y in orbit}) == 8
+    for y in orbit:
+        assert torch.equal(y.flatten().sort().values, x.flatten().sort().values)
     draws = [random_d4(x, torch.Generator().manual_seed(n)) for n in range(50)]
     assert {tuple(d.flatten().tolist()) for d in draws} == {
-        tuple(way.flatten().tolist()) for way in ways
+        tuple(y.flatten().tolist()) for y in orbit
     }
 
 
-def test_turning_keeps_what_is_in_the_middle():
+def test_rotation_keeps_what_is_in_the_middle():
     x = torch.zeros(200, 1, 33, 33)
     x[:, :, 15:18, 8:25] = 1.0
     found = random_rotation(x, torch.Generator().manual_seed(0))
@@ -27,7 +27,7 @@ def test_turning_keeps_what_is_in_the_middle():
     torch.testing.assert_close(mean, mean.T, rtol=0, atol=0.06)
 
 
-def test_turning_mirrors_half_of_them():
+def test_rotation_mirrors_half_of_them():
     x = torch.zeros(400, 1, 65, 65)
     x[:, :, 32, 32:60] = 1.0
     x[:, :, 4:33, 58] = 0.5

@@ -1,0 +1,195 @@
+"""The training loop that flows and autoencoders share: Adam on mini-batches, with exact resume."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW
+
+from .. import checks
+from .._engine.cuda_graphs import CapturedStep, make_adam, set_learning_rate
+from ..errors import InputError, TrainingError
+from .state import TrainingState, reseed
+
+OPTIMIZERS: dict[str, type[Adam]] = {"adam": Adam, "adamw": AdamW}
+SCHEDULES = ("constant", "cosine")
+
+Batch = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Progress after an epoch: its number, of how many, its mean loss, seconds so far."""
+
+    number: int
+    of: int
+    loss: float
+    seconds: float
+
+
+def learning_rate_at(schedule: str, largest: float, step: int, steps: int) -> float:
+    """Returns the learning rate of a step: constant, or falling to zero as a cosine.
+
+    Example:
+        >>> [round(learning_rate_at("cosine", 1.0, step, 4), 2) for step in range(5)]
+        [1.0, 0.85, 0.5, 0.15, 0.0]
+    """
+    if schedule == "constant":
+        return largest
+    return largest * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+def check_choice(value: str, known: Iterable[str], name: str) -> None:
+    """Checks that an option is one of those that are known."""
+    if value not in known:
+        raise InputError(f"`{name}` must be one of {list(known)}, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Creates a training loop.
+
+    Arguments:
+        epochs: How often to go through the data.
+        batch_size: How many rows to a step.
+        learning_rate: The learning rate, at its largest.
+        weight_decay: The weight decay.
+        optimizer: ``adam`` or ``adamw``.
+        schedule: ``constant``, or ``cosine`` for a rate that falls to zero at the end.
+        ema: The decay of an exponential moving average of the weights, which become the trained
+            ones; 0 for none.
+        seed: The seed of everything random, initial weights excepted.
+        checkpoint: A file to keep the state in after every epoch. If it exists, training resumes
+            from there.
+        on_epoch: Called after every epoch, to show progress.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float = 0.0
+    optimizer: str = "adam"
+    schedule: str = "constant"
+    ema: float = 0.0
+    seed: int = 0
+    checkpoint: str | Path | None = None
+    on_epoch: Callable[[Epoch], object] | None = None
+
+    def __post_init__(self) -> None:
+        checks.positive(self.epochs, "epochs")
+        checks.positive(self.batch_size, "batch_size")
+        check_choice(self.optimizer, OPTIMIZERS, "optimizer")
+        check_choice(self.schedule, SCHEDULES, "schedule")
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(
+                f"`learning_rate` must be positive, got {self.learning_rate!r}. Try 1e-3."
+            )
+        if not 0 <= self.weight_decay < math.inf:
+            raise InputError(f"`weight_decay` must be at least 0, got {self.weight_decay!r}.")
+        if not 0 <= self.ema < 1:
+            raise InputError(
+                f"`ema` must be in [0, 1), got {self.ema!r}. Try 0.999, or 0 for none."
+            )
+
+    def settings(self) -> dict[str, object]:
+        """Returns what a checkpoint must agree with, as values that JSON can hold."""
+        return {
+            name: getattr(self, name)
+            for name in self.__dataclass_fields__
+            if name not in ("checkpoint", "on_epoch")
+        }
+
+    def begin(
+        self,
+        modules: dict[str, nn.Module],
+        identity: Callable[[], tuple[Mapping[str, object], str]],
+    ) -> TrainingState:
+        """Returns the state to train from: that of the checkpoint, if there is one.
+
+        Arguments:
+            modules: The modules to train, by name. The first is the one that :meth:`run` trains
+                and averages; others are trained by its objective.
+            identity: Returns what else a checkpoint must agree with, the model's configuration
+                among it, and a fingerprint of the data; called only if there is a checkpoint.
+        """
+        settings, data = ({}, "") if self.checkpoint is None else identity()
+        kind = OPTIMIZERS[self.optimizer]
+        state = TrainingState(
+            settings={**self.settings(), **settings},
+            data=data,
+            modules=modules,
+            optimizers={
+                name: make_adam(
+                    kind, list(module.parameters()), self.learning_rate, self.weight_decay
+                )
+                for name, module in modules.items()
+            },
+            ema=self.ema,
+        )
+        if self.checkpoint is not None and Path(self.checkpoint).exists():
+            state.read(Path(self.checkpoint))
+        return state
+
+    def run(
+        self,
+        state: TrainingState,
+        objective: Callable[..., Tensor],
+        batches: Callable[[], Iterable[Batch]],
+        rng: torch.Generator,
+        *,
+        rows: int,
+        capture: bool,
+        advice: str = "",
+    ) -> list[float]:
+        """Trains the first module of ``state``, and returns the mean loss of every epoch.
+
+        Arguments:
+            state: What :meth:`begin` returned.
+            objective: Returns the loss of a batch, a scalar.
+            batches: Goes through the data once, in random order.
+            rng: What ``objective`` and ``batches`` draw from, seeded anew for every epoch.
+            rows: The number of rows in the data.
+            capture: Whether a step on a GPU may be captured in a CUDA graph.
+            advice: What else to try when training diverges.
+        """
+        optimizer = next(iter(state.optimizers.values()))
+
+        def step(*batch: Tensor) -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = objective(*batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            state.average()
+            return loss.detach()
+
+        take = CapturedStep(step, rng, capture)
+        steps = math.ceil(rows / self.batch_size)
+        started = time.perf_counter()
+        for epoch in range(len(state.losses), self.epochs):
+            reseed(rng, self.seed, epoch)
+            total = torch.zeros((), device=rng.device)
+            for n, batch in enumerate(batches(), epoch * steps):
+                rate = learning_rate_at(self.schedule, self.learning_rate, n, self.epochs * steps)
+                for each in state.optimizers.values():
+                    set_learning_rate(each, rate)
+                total += take(*batch) * len(batch[0])
+            state.losses.append(self._check_loss(total.item() / rows, epoch, advice))
+            if self.checkpoint is not None:
+                state.write(Path(self.checkpoint))
+            if self.on_epoch is not None:
+                seconds = time.perf_counter() - started
+                self.on_epoch(Epoch(epoch + 1, self.epochs, state.losses[-1], seconds))
+        state.finish()
+        return list(state.losses)
+
+    def _check_loss(self, loss: float, epoch: int, advice: str) -> float:
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"training diverged in epoch {epoch + 1}: the loss is {loss}. Lower learning_rate "
+                f"(now {self.learning_rate:g}){advice}."
+            )
+        return loss
