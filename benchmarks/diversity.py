@@ -1,8 +1,9 @@
-"""What does the spread of alternatives do to validity, distance and diversity?
+"""What does the noise level of alternatives do to validity, distance and diversity?
 
 Finds four counterfactuals of each of the 200 digits that the package ships, to a class drawn for
-each, with several spreads, and prints what they are like. Beside them stand alternatives in which
-noise is added to the latents themselves, and those that would be kept without choosing.
+each, with several noise levels, and prints their validity, distance and diversity. Beside them
+stand alternatives in which noise is added to the latents themselves, and those that would be kept
+without choosing.
 """
 
 import torch

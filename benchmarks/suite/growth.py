@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from benchmarks.suite.clock import peak, resident, seconds, wait
-from benchmarks.suite.published import Work
 from leapfactual.classifiers import from_logits
 from leapfactual.explainer import LeapFactual
 from leapfactual.fields import MLPField
@@ -18,6 +16,9 @@ from leapfactual.report.tables import Row, row
 from leapfactual.solvers import Midpoint
 from leapfactual.training import fit, fit_generator
 
+from .clock import peak, resident, seconds, wait
+from .published import Work
+
 IMAGES = {"cpu": (1000, 3000, 10_000), "cuda": (10_000, 100_000, 1_000_000)}
 PIECE = {"cpu": 1000, "cuda": 10_000}
 TOGETHER = 64
@@ -27,7 +28,7 @@ EPOCHS = 30
 
 @dataclass(frozen=True)
 class Size:
-    """Is a problem: all but one of its sizes stay as they are."""
+    """The size of a problem, of which one number is varied at a time."""
 
     classes: int = 10
     leaps: int = 5
@@ -59,7 +60,7 @@ def measure(work: Work, setting: str) -> list[Row]:
 
 
 def _many(work: Work, setting: str) -> list[Row]:
-    """Explains more and more images, piece by piece, and looks at the memory on the way."""
+    """Explains more and more images, piece by piece, and reads the memory on the way."""
     piece, rows, done = PIECE[work.device], [], 0
     x = work.x.repeat(-(-piece // len(work.x)), 1, 1, 1)[:piece]
     y = work.target.repeat(-(-piece // len(work.target)))[:piece]

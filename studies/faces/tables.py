@@ -22,7 +22,7 @@ from leapfactual.metrics import METRICS, Metric, oracle_validity, perceptual
 from leapfactual.metrics.standard import summarised
 from leapfactual.types import Classifier
 
-from ..truncated import Blended
+from ..truncated import BlendingWalk
 from .parts import Oracles
 from .sampling import Labelled
 
@@ -150,13 +150,13 @@ def as_in_the_paper(
     others = torch.split(faces.w.roll(1, 0), asked.batch_size)
     for k, (w, target) in enumerate(batches):
         x = asked.gan.decode(w)
-        blended = Blended(
+        blended = BlendingWalk(
             asked.gan, asked.classifier, asked.flow, x, target, max(N_B), GAMMA_B, z=w
         )
         for n in N_B:
-            found[f"LeapFactual N_b = {n}"].add(blended.after(n))
-        way = blended.injected(PAPER_LEAPS, *INJECTED)
-        reliable = blended.injections(way, INJECTED[0])
+            found[f"LeapFactual N_b = {n}"].add(blended.stop_after(n))
+        way = blended.inject(PAPER_LEAPS, *INJECTED)
+        reliable = blended.stop_injections_after(way, INJECTED[0])
         found["LeapFactual_R"].add(reliable)
         found[PAIRS].add(replace(reliable, counterfactual=asked.gan.decode(others[k])))
         progress((k + 1) / len(batches))

@@ -11,7 +11,7 @@ from leapfactual.metrics import LPIPS, METRICS, Metric, oracle_validity, percept
 from leapfactual.metrics.standard import auroc
 from leapfactual.types import Classifier
 
-from ..truncated import Blended
+from ..truncated import BlendingWalk
 from .parts import Parts, Settings
 
 GAMMA_B = 0.1
@@ -54,13 +54,13 @@ def three_ways(
 ) -> dict[str, Explanation]:
     """Returns standard counterfactuals, reliable ones as in the paper, and gently injected."""
     blended = _blended(parts, x, target, settings.blending)
-    found = {"CE": blended.after(settings.blending)}
+    found = {"CE": blended.stop_after(settings.blending)}
     for name, n, steps in (
         ("reliable CE", settings.injections, STRONG),
         ("gentle CE", settings.gentle, GENTLE),
     ):
-        way = blended.injected(settings.blending, n, *steps)
-        found[name] = blended.injections(way, n)
+        way = blended.inject(settings.blending, n, *steps)
+        found[name] = blended.stop_injections_after(way, n)
     return found
 
 
@@ -72,12 +72,12 @@ def measure_tables(
     measure = partial(_measured, parts, metrics=reliability(parts.strong, lpips))
     numbers: dict[str, float] = {}
     for n in settings.n_b:
-        numbers |= measure(f"{name}: N_b | {n}", blended.after(n))
+        numbers |= measure(f"{name}: N_b | {n}", blended.stop_after(n))
     for lift, land in (STRONG, GENTLE):
         setting = f"{name}: N_i, {lift:g} / {land:g}"
-        way = blended.injected(settings.blending, max(settings.n_i), lift, land)
+        way = blended.inject(settings.blending, max(settings.n_i), lift, land)
         for n in settings.n_i:
-            numbers |= measure(f"{setting} | {n}", blended.injections(way, n))
+            numbers |= measure(f"{setting} | {n}", blended.stop_injections_after(way, n))
     return numbers
 
 
@@ -94,18 +94,18 @@ def sweep(
     numbers: dict[str, float] = {}
     for (setting, steps), swept in zip(curves.items(), (0, 1), strict=True):
         for step in steps:
-            way = blended.injected(settings.blending, max(settings.swept), *step)
+            way = blended.inject(settings.blending, max(settings.swept), *step)
             for n in settings.swept:
                 key = f"{setting} | {step[swept]:g}, N_i = {n}"
-                numbers |= _measured(parts, key, blended.injections(way, n), metrics=metrics)
+                numbers |= _measured(parts, key, blended.stop_injections_after(way, n), metrics=metrics)
     return numbers
 
 
-def _blended(parts: Parts, x: Tensor, target: Tensor, leaps: int) -> Blended:
-    return Blended(parts.wae, parts.weak, parts.flow, x, target, leaps, GAMMA_B)
+def _blended(parts: Parts, x: Tensor, target: Tensor, leaps: int) -> BlendingWalk:
+    return BlendingWalk(parts.wae, parts.weak, parts.flow, x, target, leaps, GAMMA_B)
 
 
-def _elsewhere(parts: Parts, x: Tensor, seed: int, leaps: int) -> Blended:
+def _elsewhere(parts: Parts, x: Tensor, seed: int, leaps: int) -> BlendingWalk:
     """Walks to classes that the galaxies do not have."""
     with torch.no_grad():
         source = parts.weak(parts.wae.decode(parts.wae.encode(x))).argmax(1)
