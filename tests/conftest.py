@@ -5,9 +5,9 @@ import shutil
 # each wait for one another most of the time. To be set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-from hypothesis import settings  # noqa: E402
+import pytest
+import torch
+from hypothesis import settings
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=25)

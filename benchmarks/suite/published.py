@@ -23,7 +23,7 @@ from .clock import peak, seconds
 BATCH, BLENDING, INJECTION, GAMMA = 512, 15, 5, 0.1
 TOLERANCE = 1e-4
 PUBLISHED = (blend(BLENDING, GAMMA), inject(INJECTION, lift=0.0, land=GAMMA))
-SINGLES = 200
+LATENCY_DIGITS = 200
 SIZES = (1, 10, 100, 1000, 10_000)
 FRESH = """
 import time
@@ -91,14 +91,17 @@ class Work:
         """Returns validity, the oracle's agreement, and the distance to the reconstruction."""
         oracle, classifier = self.shipped.oracle, self.shipped.classifier
         return {
-            "validity": (_labels(classifier, counterfactual) == self.target).double().mean().item(),
+            "validity": (_labels(classifier, counterfactual) == self.target)
+            .double()
+            .mean()
+            .item(),
             "oracle": (_labels(oracle, counterfactual) == self.target).double().mean().item(),
             "L1": (counterfactual - self.reconstruction).abs().double().mean().item(),
         }
 
 
 @torch.no_grad()
-def published(work: Work, count: Callable[[], object] = lambda: None) -> Tensor:
+def explain_as_published(work: Work, count: Callable[[], object] = lambda: None) -> Tensor:
     """Returns counterfactuals as the authors' code makes them.
 
     Dopri5 at 1e-4, soft conditions; every image takes every leap, in batches of 512. The networks
@@ -153,10 +156,12 @@ def published(work: Work, count: Callable[[], object] = lambda: None) -> Tensor:
 def compare(work: Work, sizes: Mapping[str, int]) -> list[Row]:
     """Returns time and quality of the published procedure and of ours, for sizes of batches."""
     nfe: list[None] = []
-    reference = published(work, lambda: nfe.append(None))
+    reference = explain_as_published(work, lambda: nfe.append(None))
     before: list[float] = []
     most = peak(
-        lambda: before.extend(seconds(lambda: published(work), work.device, warm=0, times=1)),
+        lambda: before.extend(
+            seconds(lambda: explain_as_published(work), work.device, warm=0, times=1)
+        ),
         work.device,
     )
     per_batch = len(nfe) / -(-len(work.x) // BATCH)
@@ -201,7 +206,7 @@ def _ours(
 def one_digit(work: Work, setting: str) -> list[Row]:
     """Returns the latency of a single digit, warm, and of the first one in a fresh process."""
     explainer = work.explainer()
-    rows = torch.arange(SINGLES) % len(work.x)
+    rows = torch.arange(LATENCY_DIGITS) % len(work.x)
     for k in rows[:3].tolist():
         explainer.explain(work.x[k : k + 1], work.target[k : k + 1])
     took = sorted(

@@ -20,7 +20,7 @@ def small(monkeypatch):
     monkeypatch.setattr(growth, "PIECE", {"cpu": 8})
     monkeypatch.setattr(growth, "LATENTS", 512)
     monkeypatch.setattr(growth, "EPOCHS", 1)
-    monkeypatch.setattr(published, "SINGLES", 3)
+    monkeypatch.setattr(published, "LATENCY_DIGITS", 3)
     monkeypatch.setattr(published, "SIZES", (1, 4))
 
 
@@ -51,7 +51,7 @@ def test_the_published_procedure_is_the_papers_plan(monkeypatch):
     """The same walk, asked for through the library with the adaptive solver."""
     work = published.Work.make(load(), load().digits.images[:8], 0)
     calls = []
-    slow = published.published(work, lambda: calls.append(None))
+    slow = published.explain_as_published(work, lambda: calls.append(None))
     from leapfactual import Dopri5
 
     found = work.explainer(published.PUBLISHED, Dopri5(1e-4, 1e-4)).explain(work.x, work.target)

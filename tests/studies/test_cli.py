@@ -16,8 +16,9 @@ run = CliRunner().invoke
 
 @pytest.fixture
 def few_points(monkeypatch):
-    """Trains on a few points; what is tested is the command, not the flow."""
-    monkeypatch.setattr(squares, "STEPS_PER_EPOCH", 3)
+    """Measures a few points and draws no panels: what is tested is the command, not the flow."""
+    monkeypatch.setattr(squares, "POINTS", 40)
+    monkeypatch.setattr(squares, "draw_panels", lambda flow, path: None)
 
 
 def test_help_names_every_study():

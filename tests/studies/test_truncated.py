@@ -23,7 +23,9 @@ def asked(oracle):
 
 
 def blended(oracle, asked, leaps, **options):
-    return BlendingWalk(Identity(), oracle.classifier, oracle.flow(), *asked, leaps, GAMMA, **options)
+    return BlendingWalk(
+        Identity(), oracle.classifier, oracle.flow(), *asked, leaps, GAMMA, **options
+    )
 
 
 def explained(oracle, asked, plan):
@@ -53,4 +55,6 @@ def test_injections_cut_short_are_fewer_injections(oracle, asked, n, steps):
 def test_latents_that_are_known_are_where_it_starts(oracle, asked):
     x, target = asked
     moved = blended(oracle, (torch.zeros_like(x), target), 5, z=x).stop_after(5)
-    assert torch.equal(moved.z_counterfactual, blended(oracle, asked, 5).stop_after(5).z_counterfactual)
+    assert torch.equal(
+        moved.z_counterfactual, blended(oracle, asked, 5).stop_after(5).z_counterfactual
+    )
