@@ -18,6 +18,7 @@ run = CliRunner().invoke
 def few_points(monkeypatch):
     """Measures a few points and draws no panels: what is tested is the command, not the flow."""
     monkeypatch.setattr(squares, "POINTS", 40)
+    monkeypatch.setattr(squares, "EXACT_STEPS", 10)
     monkeypatch.setattr(squares, "draw_panels", lambda flow, path: None)
 
 

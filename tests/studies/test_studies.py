@@ -100,6 +100,7 @@ def test_the_study_writes_its_numbers(study):
 
 def test_an_interrupted_study_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(squares, "POINTS", 400)
+    monkeypatch.setattr(squares, "EXACT_STEPS", 10)
     monkeypatch.setattr(squares, "draw_panels", lambda flow, path: None)
 
     class Stop(Exception):
