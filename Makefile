@@ -3,11 +3,14 @@
 PYTHON ?= python3
 CONSTRAINTS ?= constraints/cpu.txt
 DEVICE ?= cpu
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
+# Workers take whole files, so that what a file trains is trained once.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 
-.PHONY: all demo test lint docs bench paper clean
+.PHONY: all demo test test-all lint docs bench paper clean
 all: lint test
 
 $(BIN)/python:
@@ -25,8 +28,12 @@ $(VENV)/dev: pyproject.toml | $(BIN)/python
 demo: $(VENV)/demo
 	$(BIN)/leapfactual demo --out demo
 
+# Before each commit: everything that is not marked slow. `test-all` is what .ci/run does.
 test: $(VENV)/dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-all: $(VENV)/dev
+	$(PYTEST) -m 'not gpu'
 
 lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
@@ -38,7 +45,7 @@ docs: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/couplings.py
-	$(BIN)/python benchmarks/questions.py
+	$(BIN)/python benchmarks/queries.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/explain.py
 	$(BIN)/python benchmarks/diversity.py

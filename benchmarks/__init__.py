@@ -1,1 +1,1 @@
-"""Plain scripts that compare two things in one run, and the suite of all timings."""
+"""Scripts that each compare two things in one run, and the suite of all timings."""

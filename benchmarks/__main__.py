@@ -18,7 +18,11 @@ from leapfactual.cli.options import (
     talk,
 )
 
-app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @app.command()
@@ -30,7 +34,7 @@ def bench(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="cpu, or cuda to measure that too; when not given, what there is."),
+        typer.Option(help="cpu, or cuda to measure that too. Defaults to what there is."),
     ] = None,
     seed: Seed = 0,
     as_json: Json = False,

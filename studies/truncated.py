@@ -1,4 +1,4 @@
-"""Walks that are cut short: one long walk says what every shorter one would have given."""
+"""Truncated walks: one long walk gives the counterfactuals of every shorter one."""
 
 from dataclasses import replace
 
@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 
 from leapfactual.explainer import LeapFactual
-from leapfactual.explanation import Explanation, Trajectory
+from leapfactual.explanation import Explanation
 from leapfactual.flow import Flow
-from leapfactual.leaps import blend, inject
+from leapfactual.leaps import Stage, blend, inject
 from leapfactual.types import Classifier, Generator
-from leapfactual.walk import Walker, drive
 
 
-class Blended:
-    """Is a batch of images after blending, from where injections go on.
+class BlendingWalk:
+    """Walks a batch of images by blending, once; shorter walks and injections start from it.
 
     Arguments:
         generator: Makes latents of images and images of latents.
@@ -43,56 +42,68 @@ class Blended:
     ) -> None:
         self.generator, self.classifier, self.flow = generator, classifier, flow
         self.batch_size = batch_size
-        plan = [blend(leaps, gamma)]
-        walker = LeapFactual(
-            generator, classifier, flow, plan, batch_size=len(x), keep_path=True, accelerate=False
-        )
-        found = walker.explain(x, target, z)
-        assert found.path is not None
-        self.way, self.found = found.path, replace(found, path=None)
+        self.walk = self._walk(x, target, blend(leaps, gamma), z)
 
-    def after(self, leaps: int) -> Explanation:
-        """Returns what so many leaps of blending would have given, at the whole walk's cost."""
-        return self._stopped(self.way, leaps)
+    def stop_after(self, leaps: int) -> Explanation:
+        """Returns what ``leaps`` blending leaps give, at the cost of the whole walk."""
+        return self._stop(self.walk, leaps)
 
     @torch.no_grad()
-    def injected(self, after: int, n: int, lift: float, land: float) -> Trajectory:
-        """Goes on with injections after so many leaps of blending, and returns their way."""
-        start = self.after(after).z_counterfactual
-        plan = [inject(n, lift=lift, land=land)]
-        walker = Walker(self.generator, self.flow, plan, keep_path=True)
-        walk = drive(walker.run(start, self.found.target), self.classifier)
-        way = walk.explanation(self.found.x, 0.0).path
-        assert way is not None
+    def inject(self, after: int, n: int, lift: float, land: float) -> Explanation:
+        """Injects ``n`` times after ``after`` blending leaps; the result has the path of that.
+
+        Iterates that an open-loop stage does not query are queried here, since each of them may
+        be the last one of a shorter walk.
+        """
+        start = self.stop_after(after).z_counterfactual
+        stage = inject(n, lift=lift, land=land)
+        walk = self._walk(self.walk.x, self.walk.target, stage, start)
+        assert walk.path is not None
+        z, p = walk.path.z, walk.path.probabilities
         for k in range(n + 1):
-            if way.probabilities[:, k].isnan().any():
-                way.probabilities[:, k] = self._asked(way.z[:, k])[1]
-        return way
+            if p[:, k].isnan().any():
+                p[:, k] = self._query(z[:, k])[1]
+        return walk
 
-    def injections(self, way: Trajectory, n: int) -> Explanation:
-        """Returns what so many injections on a way would have given."""
-        return self._stopped(way, n)
+    def stop_injections_after(self, walk: Explanation, n: int) -> Explanation:
+        """Returns what the first ``n`` injections of a walk give."""
+        return self._stop(walk, n)
+
+    def _walk(self, x: Tensor, target: Tensor, stage: Stage, z: Tensor | None) -> Explanation:
+        explainer = LeapFactual(
+            self.generator,
+            self.classifier,
+            self.flow,
+            [stage],
+            batch_size=len(x),
+            keep_path=True,
+            accelerate=False,
+        )
+        return explainer.explain(x, target, z)
 
     @torch.no_grad()
-    def _stopped(self, way: Trajectory, leaps: int) -> Explanation:
-        """Returns the last of so many iterates that is in the target class, or else the last."""
-        at = way.taken.clamp_max(leaps)
-        steps = torch.arange(way.z.shape[1], device=way.z.device)
-        inside = way.probabilities.argmax(2) == self.found.target[:, None]
+    def _stop(self, walk: Explanation, leaps: int) -> Explanation:
+        """Returns the last iterate in the target class among the first ones, or else the last."""
+        path = walk.path
+        assert path is not None
+        at = path.taken.clamp_max(leaps)
+        steps = torch.arange(path.z.shape[1], device=path.z.device)
+        inside = path.probabilities.argmax(2) == walk.target[:, None]
         last = (steps * (inside & (steps <= at[:, None]))).max(1).values
         chosen = torch.where(inside[:, 0] | (last > 0), last, at)
-        z = way.z[torch.arange(len(chosen), device=chosen.device), chosen]
-        image, p = self._asked(z)
+        z = path.z[torch.arange(len(chosen), device=chosen.device), chosen]
+        image, p = self._query(z)
         return replace(
-            self.found,
+            self.walk,
+            path=None,
             z_counterfactual=z,
             counterfactual=image,
             probabilities=p,
             label=p.argmax(1),
         )
 
-    def _asked(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the images of latents, and what the classifier says of them."""
+    def _query(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the images of latents, and the classifier's probabilities for them."""
         images = [self.generator.decode(part) for part in torch.split(z, self.batch_size)]
         image = torch.cat(images)
         return image, self.classifier(image)

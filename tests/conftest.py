@@ -1,9 +1,15 @@
+import os
 import shutil
+
+# One thread for each worker and for what it starts: on two cores, two workers with two threads
+# each wait for one another most of the time. To be set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
 from hypothesis import settings
 
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("default")
 
@@ -15,7 +21,7 @@ def seeded():
 
 @pytest.fixture(scope="module")
 def browser():
-    """Is Debian's chromium; tests that open pages do not run without it."""
+    """Returns Debian's chromium; tests that open pages do not run without it."""
     from playwright.sync_api import sync_playwright
 
     path = shutil.which("chromium")

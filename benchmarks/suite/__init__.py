@@ -25,14 +25,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.suite import growth, roofline
-from benchmarks.suite import published as published
-from benchmarks.suite.clock import name
 from leapfactual.data import digits, packages
 from leapfactual.errors import InputError
 from leapfactual.files import atomic
 from leapfactual.pretrained import Pretrained, load
-from leapfactual.report import tables as tables
+from leapfactual.report import tables
+
+from . import growth, published, roofline
+from .clock import name
 
 THREADS = 2
 CPU_DIGITS, GPU_DIGITS = 1000, 10_000
@@ -54,9 +54,9 @@ def run(
     Arguments:
         out: The folder to write to.
         command: How it was called, for the record.
-        progress: Is told the share that is done and what is going on.
+        progress: Called with the share that is done and what is being measured.
         device: ``cpu``, or ``cuda`` to measure a GPU as well.
-        count: How many digits; 1,000 on the CPU and 10,000 on a GPU when not given.
+        count: How many digits. Defaults to 1,000 on the CPU and 10,000 on a GPU.
         seed: The seed of the targets.
     """
     rows: list[tables.Row] = []

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from benchmarks.suite.clock import peak, resident, seconds, wait
-from benchmarks.suite.published import Work
 from leapfactual.classifiers import from_logits
 from leapfactual.explainer import LeapFactual
 from leapfactual.fields import MLPField
@@ -18,16 +16,19 @@ from leapfactual.report.tables import Row, row
 from leapfactual.solvers import Midpoint
 from leapfactual.training import fit, fit_generator
 
+from .clock import peak, resident, seconds, wait
+from .published import Work
+
 IMAGES = {"cpu": (1000, 3000, 10_000), "cuda": (10_000, 100_000, 1_000_000)}
 PIECE = {"cpu": 1000, "cuda": 10_000}
-TOGETHER = 64
+BATCH_SIZE = 64
 LATENTS = 60_000
 EPOCHS = 30
 
 
 @dataclass(frozen=True)
 class Size:
-    """Is a problem: all but one of its sizes stay as they are."""
+    """The size of a problem, of which one number is varied at a time."""
 
     classes: int = 10
     leaps: int = 5
@@ -52,14 +53,14 @@ def measure(work: Work, setting: str) -> list[Row]:
             took = seconds(lambda: explainer.explain(x, y), work.device, warm=2, times=3)  # noqa: B023
             memory = peak(lambda: explainer.explain(x, y), work.device)  # noqa: B023
             where, method = f"{setting}, {what}", f"{value}"
-            per_image = [1e6 * s / TOGETHER for s in took]
+            per_image = [1e6 * s / BATCH_SIZE for s in took]
             rows.append(row(where, method, "microseconds", per_image))
             rows.append(row(where, method, "MiB, peak", [memory]))
     return rows
 
 
 def _many(work: Work, setting: str) -> list[Row]:
-    """Explains more and more images, piece by piece, and looks at the memory on the way."""
+    """Explains more and more images, piece by piece, and reads the memory on the way."""
     piece, rows, done = PIECE[work.device], [], 0
     x = work.x.repeat(-(-piece // len(work.x)), 1, 1, 1)[:piece]
     y = work.target.repeat(-(-piece // len(work.target)))[:piece]
@@ -95,8 +96,8 @@ def _problem(size: Size, device: str) -> tuple[LeapFactual, torch.Tensor, torch.
     field = MLPField(size.features, size.classes, width=256, depth=4)
     flow = Flow(field.requires_grad_(False), Midpoint(2), soft=True).to(device)
     explainer = LeapFactual(vae, from_logits(network), flow, [blend(size.leaps, 0.2)])
-    x = torch.rand(TOGETHER, 1, size.pixels, size.pixels, device=device)
-    return explainer, x, torch.arange(TOGETHER, device=device) % size.classes
+    x = torch.rand(BATCH_SIZE, 1, size.pixels, size.pixels, device=device)
+    return explainer, x, torch.arange(BATCH_SIZE, device=device) % size.classes
 
 
 def training(work: Work, setting: str) -> list[Row]:

@@ -9,7 +9,6 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from benchmarks.suite.clock import peak, seconds
 from leapfactual.bundle import Bundle
 from leapfactual.errors import MissingExtra
 from leapfactual.explainer import LeapFactual
@@ -19,10 +18,12 @@ from leapfactual.pretrained import Pretrained
 from leapfactual.report.tables import Row, row
 from leapfactual.solvers import Midpoint, Solver
 
+from .clock import peak, seconds
+
 BATCH, BLENDING, INJECTION, GAMMA = 512, 15, 5, 0.1
 TOLERANCE = 1e-4
 PUBLISHED = (blend(BLENDING, GAMMA), inject(INJECTION, lift=0.0, land=GAMMA))
-SINGLES = 200
+LATENCY_DIGITS = 200
 SIZES = (1, 10, 100, 1000, 10_000)
 FRESH = """
 import time
@@ -38,29 +39,30 @@ print(time.perf_counter() - started)
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Is what is explained and by what.
+    """The digits to explain, and the networks to explain them with.
 
     Arguments:
         shipped: The bundle, the classifier and the oracle, on some device.
         x: Digits.
         target: A class for each, never the one it has.
-        back: Their reconstructions.
+        reconstruction: Their reconstructions.
     """
 
     shipped: Pretrained
     x: Tensor
     target: Tensor
-    back: Tensor
+    reconstruction: Tensor
 
     @classmethod
     @torch.no_grad()
     def make(cls, shipped: Pretrained, x: Tensor, seed: int) -> "Work":
         """Draws the targets."""
         vae = shipped.bundle.generator
-        back = torch.cat([vae.decode(vae.encode(part)) for part in torch.split(x, BATCH)])
-        source = _labels(shipped.classifier, back)
+        parts = [vae.decode(vae.encode(part)) for part in torch.split(x, BATCH)]
+        reconstruction = torch.cat(parts)
+        source = _labels(shipped.classifier, reconstruction)
         shift = torch.randint(1, 10, (len(x),), generator=torch.Generator().manual_seed(seed))
-        return cls(shipped, x, (source + shift.to(x.device)) % 10, back)
+        return cls(shipped, x, (source + shift.to(x.device)) % 10, reconstruction)
 
     @property
     def device(self) -> str:
@@ -78,33 +80,41 @@ class Work:
         solver: Solver | None = None,
         batch_size: int | None = None,
     ) -> LeapFactual:
-        """Returns an explainer; the bundle's quick one when no plan is given."""
+        """Returns an explainer. The plan defaults to the bundle's fast plan."""
         fast = self.bundle.fast
         assert fast is not None
         flow = self.bundle.flow.with_solver(solver or fast.solver or Midpoint(2))
         networks = self.bundle.generator, self.shipped.classifier
         return LeapFactual(*networks, flow, plan or fast.plan, batch_size=batch_size)
 
-    def quality(self, found: Tensor) -> dict[str, float]:
+    def quality(self, counterfactual: Tensor) -> dict[str, float]:
         """Returns validity, the oracle's agreement, and the distance to the reconstruction."""
         oracle, classifier = self.shipped.oracle, self.shipped.classifier
         return {
-            "validity": (_labels(classifier, found) == self.target).double().mean().item(),
-            "oracle": (_labels(oracle, found) == self.target).double().mean().item(),
-            "L1": (found - self.back).abs().double().mean().item(),
+            "validity": (_labels(classifier, counterfactual) == self.target)
+            .double()
+            .mean()
+            .item(),
+            "oracle": (_labels(oracle, counterfactual) == self.target).double().mean().item(),
+            "L1": (counterfactual - self.reconstruction).abs().double().mean().item(),
         }
 
 
 @torch.no_grad()
-def published(work: Work, count: Callable[[], object] = lambda: None) -> Tensor:
+def explain_as_published(work: Work, count: Callable[[], object] = lambda: None) -> Tensor:
     """Returns counterfactuals as the authors' code makes them.
 
-    Dopri5 at 1e-4, soft conditions, every image takes every leap and is asked about after each, in
-    batches of 512. The networks are called directly, without any of our checks.
+    Dopri5 at 1e-4, soft conditions; every image takes every leap, in batches of 512. The networks
+    are called directly, without any of our checks.
+
+    This is the loop of :func:`leapfactual.reference.explain`, written out again because it is
+    timed: the reference goes through :class:`~leapfactual.Flow`, whose checks the authors' code
+    does not have, and makes one query more: 21 instead of 20, since the authors do not
+    query between the two stages.
 
     Arguments:
         work: What to explain.
-        count: Is called with every evaluation of the field.
+        count: Called with every evaluation of the field.
     """
     try:
         from torchdiffeq import odeint
@@ -116,7 +126,7 @@ def published(work: Work, count: Callable[[], object] = lambda: None) -> Tensor:
     vae, flow, network = work.bundle.generator, work.bundle.flow, work.shipped.classifier.network
     assert isinstance(vae, VAE)
 
-    def ask(z: Tensor) -> Tensor:
+    def query(z: Tensor) -> Tensor:
         p: Tensor = network(vae.decoder(z)).softmax(1)
         return p
 
@@ -131,25 +141,27 @@ def published(work: Work, count: Callable[[], object] = lambda: None) -> Tensor:
         path: Tensor = odeint(v, u, times, rtol=TOLERANCE, atol=TOLERANCE, method="dopri5")
         return path[-1] * flow.scale + flow.mean
 
-    found = []
+    counterfactuals = []
     for x, y in zip(torch.split(work.x, BATCH), torch.split(work.target, BATCH), strict=True):
         z, goal = vae.encode(x), flow.one_hot(y)
         for _ in range(BLENDING):
-            z = transport(transport(z, ask(z), 1.0, 0.0), goal, 0.0, 1.0)
+            z = transport(transport(z, query(z), 1.0, 0.0), goal, 0.0, 1.0)
         for _ in range(INJECTION):
             z = transport(z, goal, 0.0, 1.0)
-            ask(z)
-        found.append(vae.decoder(z))
-    return torch.cat(found)
+            query(z)
+        counterfactuals.append(vae.decoder(z))
+    return torch.cat(counterfactuals)
 
 
 def compare(work: Work, sizes: Mapping[str, int]) -> list[Row]:
     """Returns time and quality of the published procedure and of ours, for sizes of batches."""
     nfe: list[None] = []
-    reference = published(work, lambda: nfe.append(None))
+    reference = explain_as_published(work, lambda: nfe.append(None))
     before: list[float] = []
     most = peak(
-        lambda: before.extend(seconds(lambda: published(work), work.device, warm=0, times=1)),
+        lambda: before.extend(
+            seconds(lambda: explain_as_published(work), work.device, warm=0, times=1)
+        ),
         work.device,
     )
     per_batch = len(nfe) / -(-len(work.x) // BATCH)
@@ -179,13 +191,13 @@ def _ours(
 ) -> list[Row]:
     explainer = work.explainer(plan, solver, size)
     took = seconds(lambda: explainer.explain(work.x, work.target), work.device)
-    found = explainer.explain(work.x, work.target)
+    explanation = explainer.explain(work.x, work.target)
     values = {
         "microseconds": [1e6 * s / len(work.x) for s in took],
         "speedup": [before[0] / s for s in took],
-        "nfe": [found.nfe.double().mean().item()],
-        "queries": [found.queries.double().mean().item()],
-        **{key: [value] for key, value in work.quality(found.counterfactual).items()},
+        "nfe": [explanation.nfe.double().mean().item()],
+        "queries": [explanation.queries.double().mean().item()],
+        **{key: [value] for key, value in work.quality(explanation.counterfactual).items()},
         "MiB, peak": [peak(lambda: explainer.explain(work.x, work.target), work.device)],
     }
     return [row(setting, method, metric, v) for metric, v in values.items()]
@@ -194,7 +206,7 @@ def _ours(
 def one_digit(work: Work, setting: str) -> list[Row]:
     """Returns the latency of a single digit, warm, and of the first one in a fresh process."""
     explainer = work.explainer()
-    rows = torch.arange(SINGLES) % len(work.x)
+    rows = torch.arange(LATENCY_DIGITS) % len(work.x)
     for k in rows[:3].tolist():
         explainer.explain(work.x[k : k + 1], work.target[k : k + 1])
     took = sorted(

@@ -39,7 +39,7 @@ LEAVES = (
 
 @dataclass(frozen=True)
 class Cost:
-    """Is what one call costs for one image: operations, and bytes between layers."""
+    """The cost of one call per image: operations, and bytes between layers."""
 
     operations: float
     traffic: float

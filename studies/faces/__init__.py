@@ -31,9 +31,9 @@ from leapfactual.types import Classifier
 
 from ..state import read_json, same_study, write_json
 from .figures import draw, draw_alternatives
-from .parts import Oracles, Settings, drawn, train_flow
-from .sampling import Labelled, sample
-from .tables import MASKED, Asked, Measured, as_in_the_paper, with_plans
+from .sampling import LabeledFaces, sample
+from .tables import MASKED, Measurements, Setup, explain_as_paper, explain_with_plans
+from .training import Oracles, Settings, sample_faces, train_flow
 
 __all__ = ["Oracles", "Settings", "gather", "run"]
 
@@ -45,9 +45,9 @@ PAPER = {
     "random pairs": (None, None, 0.070, 8.848, 0.555),
 }
 PAPER_METRICS = ("ACC", "AUC", "SSIM", "PSNR", "LPIPS")
-TESTED_FROM = 1 << 31
-SHARE, RADIUS = 0.1, 0.03
-SEVERAL, NOISE = 4, 0.3
+FIRST_TESTED_SEED = 1 << 31
+MASK_SHARE, MASK_RADIUS = 0.1, 0.03
+ALTERNATIVES, NOISE_LEVEL = 4, 0.3
 KINDS = ("U-Net", "MLP")
 
 
@@ -65,18 +65,18 @@ def run(
 ) -> list[results.Row]:
     """Draws faces, trains flows, explains and measures; writes tables and figures.
 
-    What is done is kept in the folder, so that an interrupted study goes on where it stopped.
+    What is done is kept in the folder, so that an interrupted study resumes where it stopped.
 
     Arguments:
         out: The folder to write to.
         gan: Draws the faces.
         classifier: The black box, of two classes.
-        oracles: Who oracles.
+        oracles: The networks that assess counterfactuals.
         settings: How long to train, on how many faces, how often.
         command: How the study was called, for the record.
         device: Where to compute.
         batch_size: How many faces to draw at a time.
-        progress: Is told the share that is done and what is going on.
+        progress: Called with the share that is done and what is going on.
     """
     begun = {k: v for k, v in asdict(settings).items() if k != "runs"}
     same_study(out, begun | {"device": device, "distances": sorted(oracles.lpips)})
@@ -103,12 +103,12 @@ def run(
             kind: _flow(kind, faces, settings, settings.seed + n, out, device, say)
             for kind in KINDS
         }
-        asked = {k: Asked(gan, classifier, flow, oracles, batch_size) for k, flow in flows.items()}
-        seed = TESTED_FROM + settings.seed + n
-        tested = drawn(gan, classifier, settings.tested, seed, batch_size)
+        setup = {k: Setup(gan, classifier, flow, oracles, batch_size) for k, flow in flows.items()}
+        seed = FIRST_TESTED_SEED + settings.seed + n
+        tested = sample_faces(gan, classifier, settings.tested, seed, batch_size)
         if n == 0:
             flows["MLP"].save(out / "shipped.safetensors", half=True)
-        numbers = _run(asked, tested, settings, out if n == 0 else None, say)
+        numbers = _run(setup, tested, settings, out if n == 0 else None, say)
         write_json({**record, "numbers": numbers}, path)
     progress(1.0, "done")
     return gather(out, settings.seed)
@@ -116,7 +116,7 @@ def run(
 
 def _flow(
     kind: str,
-    faces: Labelled,
+    faces: LabeledFaces,
     settings: Settings,
     seed: int,
     out: Path,
@@ -143,26 +143,26 @@ def _flow(
 
 
 def _run(
-    asked: dict[str, Asked],
-    tested: Labelled,
+    setup: dict[str, Setup],
+    tested: LabeledFaces,
     settings: Settings,
     out: Path | None,
     say: Callable[[float, str], object],
 ) -> dict[str, float]:
     """Returns the numbers of one run, by ``setting | method | metric``; the first one draws."""
-    found: dict[str, dict[str, Measured]] = {}
-    found["paper"] = as_in_the_paper(
-        asked["U-Net"], tested, lambda share: say(0.2 + 0.3 * share, "the paper's steps")
+    found: dict[str, dict[str, Measurements]] = {}
+    found["paper"] = explain_as_paper(
+        setup["U-Net"], tested, lambda share: say(0.2 + 0.3 * share, "the paper's steps")
     )
     plans = {"LeapFactual": PLAN, "LeapFactual_R": RELIABLE_PLAN}
-    ours = asked["MLP"]
-    found["ours"] = with_plans(
+    ours = setup["MLP"]
+    found["ours"] = explain_with_plans(
         ours, tested, plans, lambda share: say(0.5 + 0.2 * share, "our steps")
     )
-    radius = round(RADIUS * ours.gan.shape[1])
-    mask = found["ours"]["LeapFactual"].change.mask(SHARE, radius, around=radius)
+    radius = round(MASK_RADIUS * ours.gan.shape[1])
+    mask = found["ours"]["LeapFactual"].change.mask(MASK_SHARE, radius, around=radius)
     some = settings.masks
-    kept = with_plans(
+    kept = explain_with_plans(
         ours, tested[:some], plans, lambda share: say(0.7 + 0.2 * share, "in a mask"), mask
     )
     found["masks"] = {name: measured.first(some) for name, measured in found["ours"].items()}
@@ -173,11 +173,11 @@ def _run(
         for method, measured in methods.items()
         for metric, value in measured.means().items()
     }
-    alternatives = several(ours, tested[: settings.alternatives], mask)
+    alternatives = find_alternatives(ours, tested[: settings.alternatives], mask)
     numbers |= {
         f"several | {name} | {metric}": value
         for name, some in alternatives.items()
-        for metric, value in _several(ours, some).items()
+        for metric, value in _measure_alternatives(ours, some).items()
     }
     if out is not None:
         say(0.95, "pictures")
@@ -186,39 +186,39 @@ def _run(
     return numbers
 
 
-def several(asked: Asked, faces: Labelled, mask: Tensor) -> dict[str, Alternatives]:
+def find_alternatives(setup: Setup, faces: LabeledFaces, mask: Tensor) -> dict[str, Alternatives]:
     """Finds several counterfactuals of faces, everywhere and in a mask, in small pictures."""
-    album = Album(asked.gan)
-    together = max(1, asked.batch_size // (CANDIDATES_EACH * SEVERAL))
+    album = Album(setup.gan)
+    together = max(1, setup.batch_size // (CANDIDATES_EACH * ALTERNATIVES))
     found = {}
     for name, where in (("everywhere", None), (MASKED, mask)):
-        explainer = asked.explainer(PLAN, where)
+        explainer = setup.explainer(PLAN, where)
         parts = []
-        for w, target in replace(asked, batch_size=together).batches(faces):
+        for w, target in replace(setup, batch_size=together).batches(faces):
             with torch.no_grad():
-                x = asked.gan.decode(w)
-            some = diverse(explainer, x, target, SEVERAL, noise=NOISE, z=w)
+                x = setup.gan.decode(w)
+            some = diverse(explainer, x, target, ALTERNATIVES, noise=NOISE_LEVEL, z=w)
             small = album.shrink(some.explanation).to("cpu")
             parts.append((small, some.found.cpu(), some.apart.cpu()))
         explanations, counts, distances = zip(*parts, strict=True)
         found[name] = Alternatives(
-            Explanation.cat(explanations), SEVERAL, torch.cat(counts), torch.cat(distances)
+            Explanation.cat(explanations), ALTERNATIVES, torch.cat(counts), torch.cat(distances)
         )
     return found
 
 
-def _several(asked: Asked, found: Alternatives) -> dict[str, float]:
+def _measure_alternatives(setup: Setup, found: Alternatives) -> dict[str, float]:
     """Returns how many were found, how far they are from each other, and from the person."""
-    name, lpips = next(iter(asked.oracles.lpips.items()))
-    device, e = asked.gan.device, found.explanation
+    name, lpips = next(iter(setup.oracles.lpips.items()))
+    device, e = setup.gan.device, found.explanation
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
         with torch.no_grad():
             return lpips(a.to(device), b.to(device)).cpu()
 
-    likeness = asked.oracles.likeness(e.x.to(device), e.counterfactual.to(device))
+    likeness = setup.oracles.likeness(e.x.to(device), e.counterfactual.to(device))
     return {
-        "found": found.found.double().mean().item() / SEVERAL,
+        "found": found.found.double().mean().item() / ALTERNATIVES,
         f"diversity, {name} of 256 × 256": diversity(found.each(), distance).mean().item(),
         "same person": (likeness < SAME).double().mean().item(),
     }

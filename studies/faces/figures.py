@@ -15,40 +15,40 @@ from leapfactual.explanation import Explanation
 from leapfactual.leaps import Stage
 from leapfactual.masks import Change
 
-from .sampling import Labelled
-from .tables import Asked, Measured
+from .sampling import LabeledFaces
+from .tables import Measurements, Setup
 
 COLUMNS = 8
-MANY = 64
+MAX_FACES = 64
 
 
-def small(
-    asked: Asked,
-    faces: Labelled,
+def explain_small(
+    setup: Setup,
+    faces: LabeledFaces,
     rows: Tensor,
     plan: Sequence[Stage] = PLAN,
     mask: Tensor | None = None,
 ) -> Explanation:
     """Explains some faces again, and keeps small pictures only."""
-    album = Album(asked.gan)
-    explainer = asked.explainer(plan, mask)
+    album = Album(setup.gan)
+    explainer = setup.explainer(plan, mask)
     parts = []
-    for part in torch.split(rows, asked.batch_size):
+    for part in torch.split(rows, setup.batch_size):
         w, target = faces.w[part], 1 - faces.p[part].argmax(1)
-        e = explainer.explain(asked.gan.decode(w), target, w)
+        e = explainer.explain(setup.gan.decode(w), target, w)
         parts.append(album.shrink(e).to("cpu"))
     return Explanation.cat(parts)
 
 
-def draw_many(asked: Asked, faces: Labelled, path: Path) -> None:
+def draw_many(setup: Setup, faces: LabeledFaces, path: Path) -> None:
     """Draws the first faces of both classes, and below each its counterfactual."""
     label = faces.p.argmax(1)
     lines = []
     for k in range(len(CLASSES)):
-        rows = (label == k).nonzero()[: MANY // 2, 0]
+        rows = (label == k).nonzero()[: MAX_FACES // 2, 0]
         if not len(rows):
             continue
-        e = small(asked, faces, rows)
+        e = explain_small(setup, faces, rows)
         for first in range(0, len(e), COLUMNS):
             part = e[first : first + COLUMNS]
             frames = [None if valid else "red" for valid in part.valid.tolist()]
@@ -59,8 +59,8 @@ def draw_many(asked: Asked, faces: Labelled, path: Path) -> None:
     write_sheet(lines, path, side=128)
 
 
-def draw_worst(asked: Asked, faces: Labelled, measured: Measured, path: Path) -> None:
-    """Draws what went wrong: not reached, doubted by the oracle, another person, changed most."""
+def draw_worst(setup: Setup, faces: LabeledFaces, measured: Measurements, path: Path) -> None:
+    """Draws what went wrong: not reached, disputed by the oracle, another person, changed most."""
     changed = measured.of(next(name for name in measured.values if name.startswith("LPIPS")))
     distance = measured.of("identity distance")
     found = {
@@ -72,15 +72,17 @@ def draw_worst(asked: Asked, faces: Labelled, measured: Measured, path: Path) ->
     lines = []
     for title, rows in found.items():
         if len(rows):
-            e = small(asked, faces, rows[:COLUMNS].to(faces.w.device))
+            e = explain_small(setup, faces, rows[:COLUMNS].to(faces.w.device))
             lines += [Line(f"{title}:\nbefore", e.x), Line("after", e.counterfactual)]
     write_sheet(lines, path)
 
 
-def draw_regions(asked: Asked, faces: Labelled, change: Change, mask: Tensor, path: Path) -> None:
+def draw_masks(
+    setup: Setup, faces: LabeledFaces, change: Change, mask: Tensor, path: Path
+) -> None:
     """Draws where faces change on average, and counterfactuals everywhere and in a mask."""
     rows = torch.arange(min(COLUMNS - 2, len(faces.w)), device=faces.w.device)
-    free, kept = small(asked, faces, rows), small(asked, faces, rows, mask=mask)
+    free, kept = explain_small(setup, faces, rows), explain_small(setup, faces, rows, mask=mask)
     mean = change.mean.float()
     maps = torch.stack([mean / mean.max(), mask[0].to(mean)])[:, None]
     write_sheet(
@@ -105,18 +107,18 @@ def draw_alternatives(found: Alternatives, path: Path) -> None:
 
 
 def draw(
-    asked: Asked,
-    faces: Labelled,
-    measured: Mapping[str, Measured],
+    setup: Setup,
+    faces: LabeledFaces,
+    measured: Mapping[str, Measurements],
     mask: Tensor,
     out: Path,
 ) -> None:
     """Draws what one run shows."""
-    draw_many(asked, faces, out / "many.jpg")
-    draw_worst(asked, faces, measured["LeapFactual"], out / "worst.jpg")
-    draw_regions(asked, faces, measured["LeapFactual"].change, mask, out / "masks.jpg")
+    draw_many(setup, faces, out / "many.jpg")
+    draw_worst(setup, faces, measured["LeapFactual"], out / "worst.jpg")
+    draw_masks(setup, faces, measured["LeapFactual"].change, mask, out / "masks.jpg")
     rows = torch.arange(min(COLUMNS, len(faces.w)), device=faces.w.device)
-    near, far = (small(asked, faces, rows, plan) for plan in (PLAN, RELIABLE_PLAN))
+    near, far = (explain_small(setup, faces, rows, plan) for plan in (PLAN, RELIABLE_PLAN))
     write_sheet(
         [
             Line("face", near.x),

@@ -1,4 +1,4 @@
-"""Who oracles counterfactual faces: networks that the black box knows nothing of."""
+"""The oracles of counterfactual faces: networks that are independent of the black box."""
 
 from pathlib import Path
 
@@ -10,13 +10,13 @@ from leapfactual.demos.faces.landmarks import SmileOracle
 from leapfactual.errors import InputError
 from leapfactual.metrics import LPIPS
 
-from .parts import Oracles
+from .training import Oracles
 
 PACKAGES = ("face-gan", "expressions", "face-landmarks", "identities", "lpips-alexnet")
 
 
-def oracles(device: str = "cpu", squeezenet: Path | None = None) -> Oracles:
-    """Returns those whose weights packages carry, and the paper's LPIPS, if that is given.
+def load_oracles(device: str = "cpu", squeezenet: Path | None = None) -> Oracles:
+    """Loads those whose weights packages carry, and the paper's LPIPS, where that is given.
 
     Arguments:
         device: Where to compute.

@@ -1,4 +1,4 @@
-"""What the flow learns from: faces that the GAN draws, and what the black box says of them."""
+"""What the flow learns from: faces that the GAN draws, and the black box's answers on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from leapfactual.files import atomic
 from leapfactual.generators import GAN
 from leapfactual.types import Classifier, silent
 
-PIECE = 500
+FACES_PER_SEED = 500
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
-    """Is a set of faces as the GAN knows them, and as the classifier does.
+class LabeledFaces:
+    """Faces: their latents and the classifier's probabilities.
 
     Arguments:
         w: The latents, with shape ``(N, D)``.
@@ -29,15 +29,15 @@ class Labelled:
     w: Tensor
     p: Tensor
 
-    def __getitem__(self, rows: slice) -> "Labelled":
-        return Labelled(self.w[rows], self.p[rows])
+    def __getitem__(self, rows: slice) -> "LabeledFaces":
+        return LabeledFaces(self.w[rows], self.p[rows])
 
-    def balanced(self, per_class: int) -> "Labelled":
+    def balance(self, per_class: int) -> "LabeledFaces":
         """Returns the first so many of each class, in the order in which they were drawn."""
         label = self.p.argmax(1)
         rows = [(label == k).nonzero()[:per_class, 0] for k in range(self.p.shape[1])]
         chosen = torch.cat(rows).sort().values
-        return Labelled(self.w[chosen], self.p[chosen])
+        return LabeledFaces(self.w[chosen], self.p[chosen])
 
     @property
     def rarest(self) -> int:
@@ -55,45 +55,45 @@ def sample(
     batch_size: int = 8,
     path: Path | None = None,
     progress: Callable[[float], object] = silent,
-) -> Labelled:
+) -> LabeledFaces:
     """Draws faces until there are enough of each class, and returns as many of each.
 
     Arguments:
         gan: The generator; its latents are drawn in pieces of 500, each with a seed of its own.
-        classifier: Is asked about every face.
+        classifier: Queried about every face.
         per_class: How many faces of each class.
         seed: The seed of the first piece.
         batch_size: How many faces to draw at a time.
-        path: A file that what is done is kept in, to go on from.
-        progress: Is told the share that is done.
+        path: A file to keep what is done in, and to resume from.
+        progress: Called with the share that is done.
     """
     found = _read(path)
     while found is None or found.rarest < per_class:
-        if found is not None and len(found.w) >= 20 * per_class + PIECE:
+        if found is not None and len(found.w) >= 20 * per_class + FACES_PER_SEED:
             raise InputError(
                 f"the classifier gives one class to {found.rarest} of {len(found.w)} faces only. "
                 "Ask for something that is less rare."
             )
         done = 0 if found is None else len(found.w)
-        w = gan.sample(PIECE, seed + done // PIECE)
+        w = gan.sample(FACES_PER_SEED, seed + done // FACES_PER_SEED)
         p = torch.cat([classifier(gan.decode(part)) for part in torch.split(w, batch_size)])
-        piece = Labelled(w.cpu(), p.cpu())
+        piece = LabeledFaces(w.cpu(), p.cpu())
         found = (
             piece
             if found is None
-            else Labelled(torch.cat([found.w, piece.w]), torch.cat([found.p, piece.p]))
+            else LabeledFaces(torch.cat([found.w, piece.w]), torch.cat([found.p, piece.p]))
         )
         if path is not None:
             with atomic(path) as temporary:
                 save_file({"w": found.w, "p": found.p}, temporary)
         progress(min(1.0, found.rarest / per_class))
-    return found.balanced(per_class)
+    return found.balance(per_class)
 
 
-def _read(path: Path | None) -> Labelled | None:
+def _read(path: Path | None) -> LabeledFaces | None:
     if path is None or not path.exists():
         return None
     try:
-        return Labelled(**load_file(path))
+        return LabeledFaces(**load_file(path))
     except (SafetensorError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}). Delete it and run again.") from error

@@ -1,7 +1,7 @@
 """The table of faces: the paper's setting and ours, batch by batch.
 
-A thousand pictures of 1024 × 1024 do not fit anywhere, so every batch is explained, judged and let
-go; what stays is a number per face and metric.
+A thousand pictures of 1024 × 1024 do not fit anywhere, so every batch is explained, measured and
+let go; what stays is a number per face and metric.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,13 @@ from leapfactual.metrics import METRICS, Metric, oracle_validity, perceptual
 from leapfactual.metrics.standard import summarize
 from leapfactual.types import Classifier
 
-from ..truncated import Blended
-from .parts import Oracles
-from .sampling import Labelled
+from ..truncated import BlendingWalk
+from .sampling import LabeledFaces
+from .training import Oracles
 
 N_B = (5, 10, 15, 20)
 GAMMA_B = 0.8
-INJECTED = (5, 0.8, 0.83)
+PAPER_INJECTION = (5, 0.8, 0.83)
 PAPER_LEAPS = 10
 PAIRS = "random pairs"
 MASKED = "in a mask"
@@ -56,8 +56,8 @@ def metrics(oracles: Oracles, side: int) -> list[Metric]:
 
 
 @dataclass
-class Measured:
-    """Gathers the values of every metric, and how much every pixel changed.
+class Measurements:
+    """Gathers the values of every metric, and the mean change of every pixel.
 
     Arguments:
         metrics: What is measured.
@@ -79,10 +79,10 @@ class Measured:
         chosen = [m for m in self.metrics if names is None or m.name in names]
         return {m.name: summarize(m, torch.cat(self.values[m.name])).mean for m in chosen}
 
-    def first(self, count: int) -> "Measured":
-        """Returns the sheet of the first faces alone, without their changes."""
+    def first(self, count: int) -> "Measurements":
+        """Returns the measurements of the first faces alone, without their changes."""
         kept = {name: [torch.cat(values)[:count]] for name, values in self.values.items()}
-        return Measured(self.metrics, kept)
+        return Measurements(self.metrics, kept)
 
     def of(self, name: str) -> Tensor:
         """Returns the values of one metric, a number per face."""
@@ -90,14 +90,14 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """Is whom the study asks, with a flow.
+class Setup:
+    """The generator, the black box, a flow and the oracles.
 
     Arguments:
         gan: The generator.
         classifier: The black box.
         flow: The flow.
-        oracles: Who oracles.
+        oracles: The networks that assess counterfactuals.
         batch_size: How many faces to draw at a time.
     """
 
@@ -107,13 +107,13 @@ class Asked:
     oracles: Oracles
     batch_size: int = 8
 
-    def measured(self, without: Sequence[str] = ()) -> Measured:
-        """Returns an empty sheet to write on, with all metrics but some."""
+    def measurements(self, without: Sequence[str] = ()) -> Measurements:
+        """Returns empty measurements, of all metrics but some."""
         known = metrics(self.oracles, self.gan.shape[1])
-        return Measured([m for m in known if m.name not in without])
+        return Measurements([m for m in known if m.name not in without])
 
     def explainer(self, plan: Sequence[Stage], mask: Tensor | None = None) -> LeapFactual:
-        """Returns what explains with a plan, everywhere or in a mask."""
+        """Returns an explainer with a plan, everywhere or in a mask."""
         return LeapFactual(
             self.gan,
             self.classifier,
@@ -124,7 +124,7 @@ class Asked:
             mask=mask,
         )
 
-    def batches(self, faces: Labelled) -> list[tuple[Tensor, Tensor]]:
+    def batches(self, faces: LabeledFaces) -> list[tuple[Tensor, Tensor]]:
         """Returns latents and the class that each face does not have, batch by batch."""
         target = 1 - faces.p.argmax(1)
         parts = zip(
@@ -136,47 +136,47 @@ class Asked:
 
 
 @torch.no_grad()
-def as_in_the_paper(
-    asked: Asked, faces: Labelled, progress: Callable[[float], object]
-) -> dict[str, Measured]:
+def explain_as_paper(
+    setup: Setup, faces: LabeledFaces, progress: Callable[[float], object]
+) -> dict[str, Measurements]:
     """Explains faces with the paper's steps: blending cut short, reliable ones, random pairs.
 
     One walk stands for all, so its queries are not counted here.
     """
     names = [*(f"LeapFactual N_b = {n}" for n in N_B), "LeapFactual_R"]
-    found = {name: asked.measured(without=("queries",)) for name in names}
-    found[PAIRS] = asked.measured(without=("ACC", "AUC", "oracle", "queries"))
-    batches = asked.batches(faces)
-    others = torch.split(faces.w.roll(1, 0), asked.batch_size)
+    found = {name: setup.measurements(without=("queries",)) for name in names}
+    found[PAIRS] = setup.measurements(without=("ACC", "AUC", "oracle", "queries"))
+    batches = setup.batches(faces)
+    others = torch.split(faces.w.roll(1, 0), setup.batch_size)
     for k, (w, target) in enumerate(batches):
-        x = asked.gan.decode(w)
-        blended = Blended(
-            asked.gan, asked.classifier, asked.flow, x, target, max(N_B), GAMMA_B, z=w
+        x = setup.gan.decode(w)
+        blended = BlendingWalk(
+            setup.gan, setup.classifier, setup.flow, x, target, max(N_B), GAMMA_B, z=w
         )
         for n in N_B:
-            found[f"LeapFactual N_b = {n}"].add(blended.after(n))
-        way = blended.injected(PAPER_LEAPS, *INJECTED)
-        reliable = blended.injections(way, INJECTED[0])
+            found[f"LeapFactual N_b = {n}"].add(blended.stop_after(n))
+        way = blended.inject(PAPER_LEAPS, *PAPER_INJECTION)
+        reliable = blended.stop_injections_after(way, PAPER_INJECTION[0])
         found["LeapFactual_R"].add(reliable)
-        found[PAIRS].add(replace(reliable, counterfactual=asked.gan.decode(others[k])))
+        found[PAIRS].add(replace(reliable, counterfactual=setup.gan.decode(others[k])))
         progress((k + 1) / len(batches))
     return found
 
 
 @torch.no_grad()
-def with_plans(
-    asked: Asked,
-    faces: Labelled,
+def explain_with_plans(
+    setup: Setup,
+    faces: LabeledFaces,
     plans: Mapping[str, Sequence[Stage]],
     progress: Callable[[float], object],
     mask: Tensor | None = None,
-) -> dict[str, Measured]:
+) -> dict[str, Measurements]:
     """Explains faces with plans of ours, everywhere or in a mask."""
-    found = {name: asked.measured() for name in plans}
-    batches = asked.batches(faces)
-    explainers = {name: asked.explainer(plan, mask) for name, plan in plans.items()}
+    found = {name: setup.measurements() for name in plans}
+    batches = setup.batches(faces)
+    explainers = {name: setup.explainer(plan, mask) for name, plan in plans.items()}
     for k, (w, target) in enumerate(batches):
-        x = asked.gan.decode(w)
+        x = setup.gan.decode(w)
         for name, explainer in explainers.items():
             found[name].add(explainer.explain(x, target, w))
         progress((k + 1) / len(batches))

@@ -1,12 +1,12 @@
 """The paper's study of galaxies: do reliable counterfactuals make a weak classifier better?
 
 A weak classifier learns from a fifth of the labels, a strong one from all. Counterfactuals of the
-weak one are judged by the strong one; then they are added to the fifth, and it is measured whether
-a classifier trained anew is better.
+weak one are checked with the strong one; then they are added to the fifth, and a classifier
+trained on both is compared with the weak one.
 
 What the paper leaves open, or where we do otherwise: the generator is trained on all training
-images, without their labels; the flow on the weak classifier's answers about them, each in eight
-ways of turning and mirroring it, every class drawn equally often. Classifiers start from random
+images, without their labels; the flow on the weak classifier's answers about them, each in the
+eight orientations of D4, every class drawn equally often. Classifiers start from random
 weights and learn from images and reconstructions alike. A run has a fifth, classifiers and a flow
 of its own, so that the errors tell how much all of these matter. Targets are never the class that
 a galaxy has already.
@@ -33,8 +33,17 @@ from leapfactual.report.figures import require_matplotlib
 from ..state import fingerprint, read_json, same_study, write_json
 from .figures import draw, draw_curves, draw_retraining
 from .improvement import leads, measure_improvement
-from .parts import ORACLES, Galaxies, Parts, Settings, fifth, loaded, train, train_generator
 from .tables import SHOWN, STRONG, measure_tables, sweep
+from .training import (
+    ORACLES,
+    Galaxies,
+    Parts,
+    Settings,
+    draw_fifth,
+    prepare,
+    train,
+    train_generator,
+)
 from .vgg import imagenet
 
 __all__ = ["Settings", "collect", "gather", "require", "run"]
@@ -63,7 +72,7 @@ PAPER_RETRAINING = {
     "reliable CE, 50%": (0.8197, 0.9788),
     "reliable CE, 100%": (0.8237, 0.9793),
 }
-SMALLEST = 32
+MIN_SIDE = 32
 STAGES, MORE_STAGES = 4, 16
 
 
@@ -82,7 +91,7 @@ def run(
     """Trains, explains, retrains and measures for every run; writes tables and figures.
 
     Numbers are kept run by run in a folder of the data set's name, so that an interrupted study
-    goes on with the run that it was in. ``galaxies.json`` and ``galaxies.md`` gather all data sets
+    resumes with the run that it was in. ``galaxies.json`` and ``galaxies.md`` gather all data sets
     that were studied in the same folder.
 
     Arguments:
@@ -94,7 +103,7 @@ def run(
         lpips: The perceptual distance.
         command: How the study was called, for the record.
         device: Where to compute.
-        progress: Is told the share that is done and what is going on.
+        progress: Called with the share that is done and what is going on.
 
     Returns:
         The rows of all data sets in the folder.
@@ -112,7 +121,7 @@ def run(
         own / "generator.safetensors",
         lambda share: progress(0.15 * share, f"{name}: training the generator"),
     )
-    learnt, held = loaded(wae, train_set, device), loaded(wae, test_set, device)
+    learnt, held = prepare(wae, train_set, device), prepare(wae, test_set, device)
     record = results.record(command, device)
     for n in range(settings.runs):
         path = own / f"seed-{settings.seed + n}.json"
@@ -155,12 +164,12 @@ def _run(
 def _check(train_set: Dataset, settings: Settings) -> None:
     """Finds out before any work is done what would stop it later."""
     height, width = train_set.images.shape[2:]
-    if height != width or height < SMALLEST:
+    if height != width or height < MIN_SIDE:
         raise InputError(
-            f"the galaxies must be square, at least {SMALLEST} pixels a side, got {height} × "
+            f"the galaxies must be square, at least {MIN_SIDE} pixels a side, got {height} × "
             f"{width}. Resize them."
         )
-    fifth(train_set.labels, settings.seed, train_set.classes)
+    draw_fifth(train_set.labels, settings.seed, train_set.classes)
     if settings.imagenet:
         imagenet()
 
@@ -191,7 +200,10 @@ def measure(
     """Returns the numbers of one run, by ``setting | method | metric``."""
     numbers: dict[str, float] = {}
     for called, classifier in (("weak", parts.weak), ("strong", parts.strong)):
-        answers = {"images": classifier(test_set.x), "reconstructions": classifier(test_set.back)}
+        answers = {
+            "images": classifier(test_set.x),
+            "reconstructions": classifier(test_set.reconstruction),
+        }
         said = {what: p.argmax(1) for what, p in answers.items()}
         for what, label in said.items():
             right = (label == test_set.y).double().mean().item()

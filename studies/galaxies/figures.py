@@ -12,17 +12,17 @@ from leapfactual.report import tables as results
 from leapfactual.report.figures import save, sheet, show
 
 from .improvement import BASELINE, LONGER, SHARES
-from .parts import Galaxies, Parts, Settings
 from .tables import targets, three_ways
+from .training import Galaxies, Parts, Settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEGEND = "red frame: the weak classifier does not say target; orange: the strong one does not"
-INVALID, DOUBTED = "tab:red", "tab:orange"
+INVALID, DISPUTED = "tab:red", "tab:orange"
 WAYS = ("CE", "reliable CE", "gentle CE")
-EACH = 2
-LOOKED_AT = 300
+EXAMPLES_PER_CLASS = 2
+MAX_FAILURES_SEARCHED = 300
 
 
 def draw(parts: Parts, test_set: Galaxies, settings: Settings, out: Path) -> None:
@@ -39,7 +39,7 @@ def draw_reconstructions(test_set: Galaxies, path: Path, columns: int = 10) -> N
         rows = (test_set.y == n).nonzero()[:columns, 0].tolist()
         for label, images, line in (
             (name, test_set.x, axes[2 * n]),
-            ("reconstruction", test_set.back, axes[2 * n + 1]),
+            ("reconstruction", test_set.reconstruction, axes[2 * n + 1]),
         ):
             _label(line[0], label)
             for axis, row in zip(line, rows, strict=False):
@@ -54,29 +54,31 @@ def draw_targets(parts: Parts, test_set: Galaxies, settings: Settings, path: Pat
     target = torch.arange(classes, device=rows.device).repeat(rows.numel())
     x = test_set.x[rows.flatten()].repeat_interleave(classes, 0)
     found = three_ways(parts, x, target, settings)
-    figure, axes = sheet(len(WAYS) * classes, EACH * (classes + 2), LEGEND)
+    figure, axes = sheet(len(WAYS) * classes, EXAMPLES_PER_CLASS * (classes + 2), LEGEND)
     for n in range(classes):
         for m, name in enumerate(WAYS):
             line = axes[len(WAYS) * n + m]
             _label(line[0], name)
-            for k in range(EACH):
-                start = classes * (EACH * n + k)
+            for k in range(EXAMPLES_PER_CLASS):
+                start = classes * (EXAMPLES_PER_CLASS * n + k)
                 group = line[k * (classes + 2) : (k + 1) * (classes + 2)]
                 _line(parts, group, found[name][start : start + classes], first=m == 0)
-    for axis, title in zip(axes[0], ("input", "g(z)", *test_set.classes) * EACH, strict=True):
+    for axis, title in zip(
+        axes[0], ("input", "g(z)", *test_set.classes) * EXAMPLES_PER_CLASS, strict=True
+    ):
         axis.set_title(title, fontsize=6)
     save(figure, path)
 
 
 def _line(parts: Parts, line: "Sequence[Axes]", e: Explanation, first: bool) -> None:
-    doubted = parts.strong(e.counterfactual).argmax(1) != e.target
+    disputed = parts.strong(e.counterfactual).argmax(1) != e.target
     for axis in line:
         axis.spines[:].set_visible(False)
     if first:
         _reveal(line[0], e.x[0])
         _reveal(line[1], e.reconstruction[0])
     for k in range(len(e)):
-        colour = INVALID if not e.valid[k] else DOUBTED if doubted[k] else None
+        colour = INVALID if not e.valid[k] else DISPUTED if disputed[k] else None
         if e.source[k] != e.target[k]:
             _reveal(line[k + 2], e.counterfactual[k], colour)
 
@@ -88,25 +90,25 @@ def _reveal(axis: "Axes", image: Tensor, frame: str | None = None) -> None:
 
 def _examples(parts: Parts, test_set: Galaxies, n: int) -> Tensor:
     """Returns galaxies of a class, first those that stay in it when they are reconstructed."""
-    kept = parts.weak(test_set.back).argmax(1) == n
+    kept = parts.weak(test_set.reconstruction).argmax(1) == n
     order = (2.0 * (test_set.y == n) + kept).argsort(descending=True, stable=True)
-    return order[:EACH]
+    return order[:EXAMPLES_PER_CLASS]
 
 
 def draw_failures(
     parts: Parts, test_set: Galaxies, settings: Settings, path: Path, columns: int = 10
 ) -> None:
     """Draws what went wrong: not reached, doubted by the strong classifier, least typical."""
-    x = test_set.x[:: max(1, len(test_set.x) // LOOKED_AT)]
+    x = test_set.x[:: max(1, len(test_set.x) // MAX_FAILURES_SEARCHED)]
     with torch.no_grad():
         source = parts.weak(parts.wae.decode(parts.wae.encode(x))).argmax(1)
     target = targets(source, len(test_set.classes), 0)
     e = three_ways(parts, x, target, settings)["reliable CE"]
-    doubted = parts.strong(e.counterfactual).argmax(1) != e.target
+    disputed = parts.strong(e.counterfactual).argmax(1) != e.target
     typicality = parts.flow.typicality(e.z_counterfactual, e.target)
     found = {
         "not reached": (~e.valid).nonzero()[:, 0],
-        "strong one disagrees": (e.valid & doubted).nonzero()[:, 0],
+        "strong one disagrees": (e.valid & disputed).nonzero()[:, 0],
         "least typical": typicality.argsort(),
     }
     groups = [(name, rows) for name, rows in found.items() if len(rows)]

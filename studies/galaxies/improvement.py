@@ -5,8 +5,9 @@ it is not; the target counts as its true class. Shares of that are added to the 
 classifier is trained. It goes through the galaxies as often as the weak one did, and as often
 through what is added, so it is trained for longer; a control has as many steps and nothing added.
 
-Typicality and the agreement of further weak classifiers need no more labels than the fifth has.
-Only those that the strong classifier calls *right* do: they tell what a perfect filter would give.
+Typicality and the agreement of further weak classifiers, the oracles, need no more labels than the
+fifth has. Only those that the strong classifier calls *right* do: they tell what a perfect filter
+would give.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,9 +21,9 @@ from leapfactual.explanation import Explanation
 from leapfactual.jobs.augment import chosen_pairs
 from leapfactual.metrics.standard import auroc
 
-from .parts import Galaxies, Parts, Settings
-from .tables import TYPICAL, three_ways
-from .vgg import Asked
+from .tables import MIN_TYPICALITY, three_ways
+from .training import Galaxies, Parts, Settings
+from .vgg import BatchedClassifier
 
 SHARES = (0.1, 0.5, 1.0)
 BASELINE = "20 %"
@@ -30,8 +31,8 @@ LONGER = f"{BASELINE}, longer"
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
-    """Is a set of counterfactuals with what is known of each.
+class Counterfactuals:
+    """A set of counterfactuals, and which filters each of them passes.
 
     Arguments:
         x: The images.
@@ -50,38 +51,38 @@ class Made:
     right: Tensor
 
 
-def make(parts: Parts, train_set: Galaxies, settings: Settings) -> dict[str, Made]:
+def make(parts: Parts, train_set: Galaxies, settings: Settings) -> dict[str, Counterfactuals]:
     """Turns every galaxy of the fifth into every other class, in all three ways."""
     sources = train_set.y[parts.few].tolist()
     pairs = torch.tensor(chosen_pairs(sources, range(len(train_set.classes))))
     rows, target = pairs.to(parts.few.device).T
-    pieces: dict[str, list[Made]] = {}
+    pieces: dict[str, list[Counterfactuals]] = {}
     size = default_batch_size(train_set.x)
     for r, t in zip(torch.split(rows, size), torch.split(target, size), strict=True):
         for name, e in three_ways(parts, train_set.x[parts.few[r]], t, settings).items():
-            pieces.setdefault(name, []).append(_filtered(parts, e))
-    return {name: _joined(made) for name, made in pieces.items()}
+            pieces.setdefault(name, []).append(_filter(parts, e))
+    return {name: _join(made) for name, made in pieces.items()}
 
 
 @torch.no_grad()
-def _filtered(parts: Parts, e: Explanation) -> Made:
+def _filter(parts: Parts, e: Explanation) -> Counterfactuals:
     agreed = e.valid
     for oracle in parts.oracles:
         agreed = agreed & (oracle(e.counterfactual).argmax(1) == e.target)
     typicality = parts.flow.typicality(e.z_counterfactual, e.target)
     right = parts.strong(e.counterfactual).argmax(1) == e.target
-    typical = e.valid & (typicality >= TYPICAL)
-    return Made(e.counterfactual, e.target, e.valid, typical, agreed, right)
+    typical = e.valid & (typicality >= MIN_TYPICALITY)
+    return Counterfactuals(e.counterfactual, e.target, e.valid, typical, agreed, right)
 
 
-def _joined(made: list[Made]) -> Made:
-    names = [field.name for field in fields(Made)]
-    return Made(*(torch.cat([getattr(part, name) for part in made]) for name in names))
+def _join(made: list[Counterfactuals]) -> Counterfactuals:
+    names = [field.name for field in fields(Counterfactuals)]
+    return Counterfactuals(*(torch.cat([getattr(part, name) for part in made]) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """Is what a classifier is trained on.
+    """The training data of one classifier.
 
     Arguments:
         rows: The galaxies, as rows of the training set.
@@ -91,7 +92,7 @@ class Arm:
     """
 
     rows: Tensor
-    made: Made | None = None
+    made: Counterfactuals | None = None
     keep: Tensor | None = None
     longer: float = 1.0
 
@@ -104,7 +105,7 @@ class Arm:
 
 
 def arms(
-    made: dict[str, Made], few: Tensor, train_set: Galaxies, rare: int, seed: int
+    made: dict[str, Counterfactuals], few: Tensor, train_set: Galaxies, rare: int, seed: int
 ) -> dict[str, Arm]:
     """Returns what is compared.
 
@@ -123,7 +124,7 @@ def arms(
         for share in SHARES:
             keep = order[: max(1, round(share * pairs))]
             found[f"{name}, {share:.0%}"] = Arm(few, made[name], keep)
-    of_rare, even = gentle.agreed & (gentle.target == rare), evened(few, train_set.y)
+    of_rare, even = gentle.agreed & (gentle.target == rare), oversample(few, train_set.y)
     return found | {
         "reliable CE, agreed": Arm(few, reliable, reliable.agreed),
         "reliable CE, right": Arm(few, reliable, reliable.right),
@@ -147,11 +148,11 @@ def rarest(y: Tensor) -> int:
     return int(torch.where(count > 0, count, len(y) + 1).argmin())
 
 
-def evened(rows: Tensor, y: Tensor) -> Tensor:
+def oversample(rows: Tensor, y: Tensor) -> Tensor:
     """Repeats rows until every class has as many as the largest: what one would try first.
 
     Example:
-        >>> evened(torch.arange(4), torch.tensor([0, 0, 0, 1]))
+        >>> oversample(torch.arange(4), torch.tensor([0, 0, 0, 1]))
         tensor([0, 1, 2, 3, 3, 3])
     """
     kinds = y[rows]
@@ -175,11 +176,11 @@ def measure_improvement(
     """Returns how well each classifier does, by ``setting | method | metric``."""
     rare = rarest(train_set.y[parts.few])
     pace = train_set.pace(parts.few, settings.weak_epochs, settings.least_steps)
-    baseline = tested(parts.weak, test_set, rare)
+    baseline = evaluate(parts.weak, test_set, rare)
     numbers = {f"{name}: retraining | {BASELINE} | {m}": v for m, v in baseline.items()}
 
-    def note(method: str, classifier: Asked) -> None:
-        for metric, value in tested(classifier, test_set, rare).items():
+    def note(method: str, classifier: BatchedClassifier) -> None:
+        for metric, value in evaluate(classifier, test_set, rare).items():
             numbers[f"{name}: retraining | {method} | {metric}"] = value
             gain = value - baseline[metric]
             numbers[f"{name}: retraining | {method} | gain in {metric}"] = gain
@@ -195,7 +196,7 @@ def measure_improvement(
     return numbers | {
         f"{name}: counterfactuals to train on | {way} | {what}": value
         for way, of in made.items()
-        for what, value in described(of).items()
+        for what, value in describe(of).items()
     }
 
 
@@ -219,7 +220,7 @@ def leads(numbers: Mapping[str, float | None]) -> dict[str, float]:
     return found
 
 
-def described(of: Made) -> dict[str, float]:
+def describe(of: Counterfactuals) -> dict[str, float]:
     """Returns the share of counterfactuals that pass each filter, and how many of those are right.
 
     Right is what the strong classifier says.
@@ -238,7 +239,7 @@ def described(of: Made) -> dict[str, float]:
     }
 
 
-def tested(classifier: Asked, test_set: Galaxies, rare: int) -> dict[str, float]:
+def evaluate(classifier: BatchedClassifier, test_set: Galaxies, rare: int) -> dict[str, float]:
     """Returns accuracy, area under the curve, balanced accuracy and that on the rarest class.
 
     Classes of which there is no test galaxy do not count.

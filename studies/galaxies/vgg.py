@@ -101,7 +101,7 @@ def train_classifier(
     weight_decay: float = 0.05,
     seed: int = 0,
 ) -> None:
-    """Trains a network on labelled images that have no up, in place.
+    """Trains a network on labelled images, rotated and mirrored at random, in place.
 
     The rate rises for a fifth of the steps and then falls to zero.
     """
@@ -133,8 +133,8 @@ def train_classifier(
     network.eval().requires_grad_(False)
 
 
-class Asked:
-    """Is the network as a classifier, asked a part of the images at a time.
+class BatchedClassifier:
+    """Creates a classifier that passes images through a network batch by batch.
 
     On a GPU it answers in mixed precision, as it was trained.
     """

@@ -44,14 +44,14 @@ from leapfactual.data import Dataset
 from leapfactual.errors import MissingExtra
 from leapfactual.files import atomic
 from leapfactual.metrics import LPIPS
-from leapfactual.report import tables as tables
+from leapfactual.report import tables
 
 from ..state import fingerprint, read_json, same_study, write_json
+from .comparison import COLUMNS, PAPER, Comparison
 from .effects import measure_effects, measure_probes
 from .figures import draw
-from .parts import SMOKE, Settings, train
 from .shipping import ship
-from .table import COLUMNS, PAPER, Table
+from .training import SMOKE, Settings, train
 
 __all__ = ["SMOKE", "Settings", "run"]
 
@@ -89,7 +89,7 @@ def run(
         command: How the study was called, for the record.
         device: Where to compute.
         workers: How many processes measure strokes on a CPU.
-        progress: Is told the share that is done and what is going on.
+        progress: Called with the share that is done and what is going on.
     """
     begun = {k: v for k, v in asdict(settings).items() if k not in ("runs", "seed")}
     same_study(out, begun | {"device": device, "digits": fingerprint(train_set, test_set)})
@@ -102,7 +102,7 @@ def run(
         say = _share(progress, n, settings.runs, seed)
         parts = train(seed, x, y, settings, out / f"seed-{seed}.safetensors", say)
         target = _targets(seed, len(digits)).to(device)
-        table = Table(parts, digits, target, settings, lpips.to(device), workers)
+        table = Comparison(parts, digits, target, settings, lpips.to(device), workers)
         work: dict[str, Callable[[], dict[str, float]]] = {
             f"{method}, {setting}": partial(table.measure, setting, method)
             for setting, method in table.explainers

@@ -26,8 +26,8 @@ from leapfactual.metrics.morphology import NAMES
 from leapfactual.pretrained import PLAN
 from leapfactual.solvers import RK4, Dopri5, Euler, Midpoint, Solver
 
-from .parts import Parts
-from .table import PAPER_PLAN, PAPER_RELIABLE_PLAN, l1
+from .comparison import PAPER_PLAN, PAPER_RELIABLE_PLAN, l1
+from .training import Parts
 
 MEASURED = ("ACC", "L1", "queries", "nfe")
 STEPS = Midpoint(4)
@@ -94,28 +94,28 @@ def measure_probes(parts: Parts, x: Tensor, workers: int) -> dict[str, float]:
     numbers = {}
     for name, z in (("z1", z1), *((f"z0, {name}", z0) for name, z0 in lifted.items())):
         numbers[f"probe | {name} | class accuracy"] = class_accuracy(z, labels)
-        shares = explained(z[whole], classes[whole], shapes[whole])
+        shares = explained_variance(z[whole], classes[whole], shapes[whole])
         for measure, share in zip(NAMES, shares, strict=True):
             numbers[f"probe | {name} | variance of {measure}"] = share
     return numbers
 
 
 def class_accuracy(z: Tensor, labels: Tensor) -> float:
-    """Returns how often a probe that learnt on one half names the class of the other."""
+    """Returns the accuracy, on one half, of a probe that was trained on the other."""
     half = len(z) // 2
-    said = _probe(z, half, 10, lambda out: F.cross_entropy(out, labels[:half]))
-    return (said[half:].argmax(1) == labels[half:]).double().mean().item()
+    logits = _probe(z, half, 10, lambda out: F.cross_entropy(out, labels[:half]))
+    return (logits[half:].argmax(1) == labels[half:]).double().mean().item()
 
 
-def explained(z: Tensor, classes: Tensor, shapes: Tensor) -> list[float]:
-    """Returns the shares of the variance within classes that a probe reads off latents."""
+def explained_variance(z: Tensor, classes: Tensor, shapes: Tensor) -> list[float]:
+    """Returns the shares of the variance within classes that a probe explains from latents."""
     half = len(z) // 2
     counts = classes[:half].sum(0).clamp_min(1)[:, None]
     residual = shapes - classes @ (classes[:half].T @ shapes[:half] / counts)
     residual = residual / residual[:half].std(0)
     given = torch.cat([z, classes], 1)
-    said = _probe(given, half, shapes.shape[1], lambda out: F.mse_loss(out, residual[:half]))
-    error = (said[half:] - residual[half:]).square().mean(0)
+    outputs = _probe(given, half, shapes.shape[1], lambda out: F.mse_loss(out, residual[:half]))
+    error = (outputs[half:] - residual[half:]).square().mean(0)
     shares: list[float] = (1 - error / residual[half:].square().mean(0)).tolist()
     return shares
 

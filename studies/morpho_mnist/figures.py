@@ -14,11 +14,11 @@ from leapfactual.metrics import morphology_errors
 from leapfactual.report import tables
 from leapfactual.report.figures import save, sheet, show
 
-from .parts import Parts, Settings
-from .table import explainers
+from .comparison import explainers
+from .training import Parts, Settings
 
 LEGEND = "red frame: the classifier does not say target; orange: the oracle does not"
-INVALID, DOUBTED = "tab:red", "tab:orange"
+INVALID, DISPUTED = "tab:red", "tab:orange"
 METRICS = {"ACC": "tab:blue", "oracle": "tab:green", "L1": "tab:gray"}
 CURVES = ("N_b", "gamma_b", "N_i", "tightening")
 
@@ -58,8 +58,7 @@ def one_of_each(parts: Parts, x: Tensor) -> Tensor:
     seen, kept = classify(x).argmax(1), classify(parts.vae.decode(parts.vae.encode(x))).argmax(1)
     rows = []
     for n in range(10):
-        confidence = (2 * (seen == n) + (kept == n)).argmax()
-        rows.append(confidence)
+        rows.append((2 * (seen == n) + (kept == n)).argmax())
     return x[torch.stack(rows)]
 
 
@@ -85,12 +84,12 @@ def draw_targets(parts: Parts, explainer: Explainer, digits: Tensor, path: Path)
 def _sheet(parts: Parts, lines: Sequence[tuple[str, Explanation]], path: Path) -> None:
     figure, axes = sheet(len(lines), 12, LEGEND)
     for row, (name, found) in zip(axes, lines, strict=True):
-        doubted = _doubted(parts, found)
+        disputed = _disputed(parts, found)
         show(row[0], found.x[0])
         show(row[1], found.reconstruction[0])
         row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=7)
         for n in range(10):
-            colour = INVALID if not found.valid[n] else DOUBTED if doubted[n] else None
+            colour = INVALID if not found.valid[n] else DISPUTED if disputed[n] else None
             show(row[n + 2], found.counterfactual[n], colour)
     for axis, title in zip(axes[0], ("input", "g(z)", *map(str, range(10))), strict=True):
         axis.set_title(title, fontsize=7)
@@ -98,14 +97,14 @@ def _sheet(parts: Parts, lines: Sequence[tuple[str, Explanation]], path: Path) -
 
 
 def draw_failures(parts: Parts, found: Explanation, path: Path, columns: int = 12) -> None:
-    """Draws what went wrong: not reached, doubted by the oracle, or with strokes much changed."""
-    doubted = _doubted(parts, found)
+    """Draws what went wrong: not reached, disputed by the oracle, or with strokes much changed."""
+    disputed = _disputed(parts, found)
     crossed = found.source != found.target
     strokes = morphology_errors(found)["D(thickness)"].to(found.z.device)
     most = strokes.where(crossed & strokes.isfinite(), 0.0).argsort(descending=True)
     found_in = {
         "not reached": (crossed & ~found.valid).nonzero()[:, 0],
-        "oracle disagrees": (crossed & found.valid & doubted).nonzero()[:, 0],
+        "oracle disagrees": (crossed & found.valid & disputed).nonzero()[:, 0],
         "thickness most changed": most,
     }
     groups = [(name, rows) for name, rows in found_in.items() if len(rows)]
@@ -150,5 +149,5 @@ def draw_effects(rows: Sequence[tables.Row], path: Path) -> None:
 
 
 @torch.no_grad()
-def _doubted(parts: Parts, found: Explanation) -> Tensor:
+def _disputed(parts: Parts, found: Explanation) -> Tensor:
     return from_logits(parts.oracle)(found.counterfactual).argmax(1) != found.target

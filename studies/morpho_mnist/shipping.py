@@ -16,12 +16,13 @@ from leapfactual.jobs.plans import search_fast_plan, search_plans
 from leapfactual.pretrained import FORMAT, RELIABLE_PLAN
 from leapfactual.training import embed
 
-from .parts import Parts
+from .training import Parts
 
-PER_CLASS = 20
-SCALED_ON = 10_000
-CHOSEN_ON = 256
-FAST_CHOSEN_ON = 10_000
+DIGITS_PER_CLASS = 20
+TYPICALITY_DIGITS = 10_000
+# The front is searched with some hundred plans, the fast plan with few: it can afford more digits.
+FRONT_DIGITS = 256
+FAST_PLAN_DIGITS = 10_000
 
 
 def ship(parts: Parts, train_set: Dataset, digits: Dataset, folder: Path) -> None:
@@ -29,18 +30,18 @@ def ship(parts: Parts, train_set: Dataset, digits: Dataset, folder: Path) -> Non
 
     The front of plans is chosen on training digits, so that no test digit has a say.
     """
-    chosen = torch.cat([(digits.labels == n).nonzero()[:PER_CLASS, 0] for n in range(10)])
+    chosen = torch.cat([(digits.labels == n).nonzero()[:DIGITS_PER_CLASS, 0] for n in range(10)])
     chosen = chosen.sort().values
     images = digits.images[chosen]
     vae, flow = parts.vae, parts.our_flow
     classifier, oracle = from_logits(parts.network), from_logits(parts.oracle)
-    held_out = train_set.images[-FAST_CHOSEN_ON:].to(flow.mean.device)
+    held_out = train_set.images[-FAST_PLAN_DIGITS:].to(flow.mean.device)
     fast = search_fast_plan(vae, classifier, flow, held_out, oracle=oracle)
     vae, flow = vae.cpu(), flow.cpu()
     classifier, oracle = classifier.to("cpu"), oracle.to("cpu")
-    z, p = embed(train_set.images[:SCALED_ON], vae, classifier)
+    z, p = embed(train_set.images[:TYPICALITY_DIGITS], vae, classifier)
     flow.fit_typicality(z, p, per_class=500)
-    tried = search_plans(vae, classifier, flow, train_set.images[-CHOSEN_ON:], oracle=oracle)
+    search = search_plans(vae, classifier, flow, train_set.images[-FRONT_DIGITS:], oracle=oracle)
     bundle = Bundle.make(
         vae,
         flow,
@@ -49,7 +50,7 @@ def ship(parts: Parts, train_set: Dataset, digits: Dataset, folder: Path) -> Non
         classes=digits.classes,
         plan=RELIABLE_PLAN,
         classifier_name="a small convolutional network for MNIST",
-        front=tried.front,
+        front=search.front,
         fast=fast,
     )
     bundle.save(folder / "bundle", overwrite=True, half=True)

@@ -3,7 +3,7 @@
 The paper says that the classifier may be people, and lets a network stand for them. Here a network
 is only the eye: two hundred people with characters of their own, good ones, slow ones, some who
 leave and some who answer at random, open the page and vote, each picture waits for their
-consensus, and what comes of it is judged by whether people without fault would accept it.
+consensus, and the outcome is measured by whether people without fault would accept it.
 """
 
 import socket
@@ -25,9 +25,7 @@ from sqlalchemy import func, select
 from leapfactual.data.images import open_images
 from leapfactual.files import atomic
 from leapfactual.imaging import to_pil
-from leapfactual.people import campaigns
-from leapfactual.people import status as overviews
-from leapfactual.people import votes as voting
+from leapfactual.people import campaigns, status, votes
 from leapfactual.people.consensus import DAWID_SKENE, MAJORITY, Rule
 from leapfactual.people.questions import BATCH, BISECT, STEP
 from leapfactual.people.store import tables as t
@@ -40,12 +38,12 @@ from .crowd import Character, Eye, Voter, vote
 
 PLAN = "blend(12, 0.15), inject(2, 0.1, 0.25)"
 TARGET = 8
-LEASE = 6.0
+LEASE_SECONDS = 6.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Says how many people and pictures there are.
+    """How many people and pictures there are.
 
     Arguments:
         people: How many people vote.
@@ -78,10 +76,10 @@ METHODS = (
 
 def crowd(settings: Settings, spammers: float, seed: int) -> list[Character]:
     """Returns the people: some at random, the rest right in three of four cases or more."""
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
 
     def draw() -> float:
-        return torch.rand((), generator=chance).item()
+        return torch.rand((), generator=rng).item()
 
     people = []
     for n in range(settings.people):
@@ -104,13 +102,13 @@ def run(
 ) -> list[results.Row]:
     """Lets the crowd explain digits in every mode, and writes the table.
 
-    What is done is kept in the folder, so that an interrupted study goes on where it stopped.
+    What is done is kept in the folder, so that an interrupted study resumes where it stopped.
 
     Arguments:
         out: The folder to write to.
         settings: How many people and pictures.
         command: How the study was called, for the record.
-        progress: Is told the share that is done and what is going on.
+        progress: Called with the share that is done and what is going on.
     """
     same_study(out, {k: v for k, v in asdict(settings).items() if k != "runs"})
     todo = [
@@ -157,14 +155,14 @@ def _campaign(
 
         def over() -> bool:
             nonlocal decided
-            decided += _adjudicated(db, eye)
+            decided += _adjudicate(db, eye)
             with db.read() as c:
                 return campaigns.finished(c)
 
         try:
-            with served(place) as url:
+            with serve(place) as url:
                 took = vote(voters, url, eye, 10, over)
-            return _measured(db, eye, voters, took, decided)
+            return _measure(db, eye, voters, took, decided)
         finally:
             db.close()
 
@@ -182,7 +180,7 @@ def _create(here: Path, settings: Settings, rule: Rule, mode: str, seed: int) ->
         place.mkdir(parents=True, exist_ok=True)
         to_pil(digits.images[row]).save(place / f"gold-{row:03d}.png")
     plan = campaigns.Plan(
-        "Which digit is this?", plan=PLAN, mode=mode, rule=rule, lease=LEASE, seed=seed
+        "Which digit is this?", plan=PLAN, mode=mode, rule=rule, lease=LEASE_SECONDS, seed=seed
     )
     with as_file(files("leapfactual") / "shipped" / "bundle") as bundle:
         campaigns.create(
@@ -196,7 +194,7 @@ def _create(here: Path, settings: Settings, rule: Rule, mode: str, seed: int) ->
 
 
 @contextmanager
-def served(place: str | Path) -> Iterator[str]:
+def serve(place: str | Path) -> Iterator[str]:
     """Serves a campaign in a process of its own, with a worker in it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -216,24 +214,24 @@ def served(place: str | Path) -> Iterator[str]:
         process.wait(30)
 
 
-def _adjudicated(db: Database, eye: Eye) -> int:
+def _adjudicate(db: Database, eye: Eye) -> int:
     """Decides what people do not agree on, as an owner without fault would; returns how much."""
-    stuck = overviews.stuck(db)
+    stuck = status.stuck(db)
     for task, _ in stuck:
         with db.read() as c:
             digest = c.execute(select(t.task.c.asset).where(t.task.c.id == task)).scalar_one()
             content = campaigns.asset(c, digest)
         assert content is not None
-        voting.adjudicate(db, task, eye(content[1]), time.time())
+        votes.adjudicate(db, task, eye(content[1]), time.time())
     return len(stuck)
 
 
-def _measured(
+def _measure(
     db: Database, eye: Eye, voters: list[Voter], took: float, decided: int
 ) -> dict[str, float]:
     with db.read() as c:
         runs = c.execute(select(t.run)).all()
-        votes = c.execute(select(func.count()).select_from(t.vote)).scalar_one()
+        given = c.execute(select(func.count()).select_from(t.vote)).scalar_one()
         frames = c.execute(
             select(func.count())
             .select_from(t.vote.join(t.task, t.task.c.id == t.vote.c.task_id))
@@ -268,7 +266,7 @@ def _measured(
         "adjudicated per picture": decided / count,
         "consensus is right": fmean(right) if right else float("nan"),
         "votes on frames per picture": frames / count,
-        "votes in all per picture": votes / count,
+        "votes in all per picture": given / count,
         "late votes per picture": late / count,
         "rounds per picture": rounds / count,
         "guessed labels per picture": fmean(

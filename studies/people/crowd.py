@@ -21,13 +21,13 @@ from leapfactual.imaging import as_images
 from leapfactual.types import Classifier
 
 KEY = re.compile(r'name="key" value="([0-9a-f]{32})"')
-IDLE = 3.0
-KEPT = 2.0
+IDLE_SECONDS = 3.0  # between looks at a page that has no picture
+KEEP_ALIVE = 2.0  # servers hang up on connections that are idle for longer
 
 
 @dataclass(frozen=True)
 class Character:
-    """Is how somebody votes.
+    """How somebody votes.
 
     Arguments:
         right: How often the answer is what the picture shows; otherwise it is any other class.
@@ -42,7 +42,7 @@ class Character:
 
 @dataclass
 class Voter:
-    """Is one of the crowd, and what they have seen of the server.
+    """One of the crowd, with the latencies and failures that they saw.
 
     Arguments:
         token: Their invitation.
@@ -71,7 +71,7 @@ class Voter:
 
         def call(what: str, method: str, path: str, form: dict[str, str] | None = None) -> bytes:
             nonlocal used
-            if time.monotonic() - used > KEPT:
+            if time.monotonic() - used > KEEP_ALIVE:
                 connection.close()
             headers = {"Host": host, "Cookie": f"leapfactual={self.token}"}
             body = None
@@ -93,7 +93,7 @@ class Voter:
             try:
                 found = KEY.search(call("task", "GET", "/task").decode())
                 if found is None:
-                    stop.wait(chance.uniform(0.5, 1.5) * IDLE)
+                    stop.wait(chance.uniform(0.5, 1.5) * IDLE_SECONDS)
                     continue
                 picture = call("image", "GET", f"/image/{found[1]}")
                 if self.character.patience is not None and self.given >= self.character.patience:
@@ -139,7 +139,7 @@ def vote(
     see: Callable[[bytes], int],
     classes: int,
     done: Callable[[], bool],
-    most: float = 600.0,
+    timeout: float = 600.0,
 ) -> float:
     """Lets everybody vote at once until it is done, and returns the seconds that took."""
     stop = threading.Event()
@@ -150,7 +150,7 @@ def vote(
     started = time.monotonic()
     for thread in threads:
         thread.start()
-    while not done() and time.monotonic() - started < most:
+    while not done() and time.monotonic() - started < timeout:
         time.sleep(0.5)
     took = time.monotonic() - started
     stop.set()

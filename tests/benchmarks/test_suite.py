@@ -5,9 +5,8 @@ import json
 import pytest
 import torch
 
-from benchmarks import suite as bench
-from benchmarks.suite import growth, roofline
-from benchmarks.suite import published as compared
+from benchmarks import suite
+from benchmarks.suite import growth, published, roofline
 from benchmarks.suite.clock import peak, seconds
 from leapfactual.errors import InputError
 from leapfactual.pretrained import load
@@ -21,15 +20,15 @@ def small(monkeypatch):
     monkeypatch.setattr(growth, "PIECE", {"cpu": 8})
     monkeypatch.setattr(growth, "LATENTS", 512)
     monkeypatch.setattr(growth, "EPOCHS", 1)
-    monkeypatch.setattr(compared, "SINGLES", 3)
-    monkeypatch.setattr(compared, "SIZES", (1, 4))
+    monkeypatch.setattr(published, "LATENCY_DIGITS", 3)
+    monkeypatch.setattr(published, "SIZES", (1, 4))
 
 
 def test_a_run_measures_everything_and_keeps_other_machines(small, tmp_path):
     elsewhere = [tables.row("h200-512", "fast plan", "speedup", [250.0])]
     path = tmp_path / "bench.json"
     tables.write(path, elsewhere, seed=0, command="there", machine="NVIDIA H200")
-    rows = bench.run(tmp_path, "here", lambda *_: None, count=24)
+    rows = suite.run(tmp_path, "here", lambda *_: None, count=24)
     assert torch.get_num_threads() >= 1
     content = json.loads(path.read_text())
     assert content["command"] == "here; there"
@@ -50,12 +49,12 @@ def test_a_run_measures_everything_and_keeps_other_machines(small, tmp_path):
 
 def test_the_published_procedure_is_the_papers_plan(monkeypatch):
     """The same walk, asked for through the library with the adaptive solver."""
-    work = compared.Work.make(load(), load().digits.images[:8], 0)
+    work = published.Work.make(load(), load().digits.images[:8], 0)
     calls = []
-    slow = compared.published(work, lambda: calls.append(None))
+    slow = published.explain_as_published(work, lambda: calls.append(None))
     from leapfactual import Dopri5
 
-    found = work.explainer(compared.PUBLISHED, Dopri5(1e-4, 1e-4)).explain(work.x, work.target)
+    found = work.explainer(published.PUBLISHED, Dopri5(1e-4, 1e-4)).explain(work.x, work.target)
     last = found.leaps == 20
     assert last.any()
     torch.testing.assert_close(found.counterfactual[last], slow[last], rtol=0, atol=5e-3)
@@ -64,7 +63,7 @@ def test_the_published_procedure_is_the_papers_plan(monkeypatch):
 
 def test_no_digits_are_refused(tmp_path):
     with pytest.raises(InputError, match="at least 1"):
-        bench._digits(load(), 0)
+        suite._digits(load(), 0)
 
 
 def test_costs_are_counted():

@@ -11,10 +11,13 @@ from leapfactual.data import packages
 from leapfactual.demos.faces import demo
 from leapfactual.demos.faces.album import Album, Line, write_sheet
 from leapfactual.demos.faces.expressions import resize
+from leapfactual.demos.faces.portraits import expressive
 from leapfactual.errors import InputError
+from leapfactual.flow import Flow
 from leapfactual.generators import GAN
+from leapfactual.leaps import blend
 from studies import faces
-from studies.faces import parts, sampling, tables
+from studies.faces import sampling, tables, training
 
 SIDE, FEATURES = 32, 6
 SMALL = faces.Settings(
@@ -102,13 +105,14 @@ def test_the_study_writes_its_numbers_and_pictures(done):
     assert shares[-1] == 1.0
 
 
-def test_a_region_keeps_the_rest(done):
+def test_a_mask_keeps_the_rest(done):
     found = {(r.setting, r.method, r.metric): r.mean for r in done[1]}
     for name in ("LeapFactual", "LeapFactual_R"):
         kept, free = (found["masks", m, "L1"] for m in (f"{name} in a mask", name))
         assert kept < free
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_goes_on(done, gan, oracles, tmp_path):
     class Stop(Exception):
         pass
@@ -137,10 +141,10 @@ def test_other_distances_are_another_study(done, gan, oracles):
 
 def test_faces_can_be_drawn_one_by_one(done, gan, oracles):
     flow = demo.Flow.load(done[0] / "MLP-0.safetensors").requires_grad_(False)
-    tested = parts.drawn(gan, smiling, 5, 5, 1)
+    tested = training.sample_faces(gan, smiling, 5, 5, 1)
     found = [
-        tables.as_in_the_paper(
-            tables.Asked(gan, smiling, flow, oracles, size), tested, lambda _: None
+        tables.explain_as_paper(
+            tables.Setup(gan, smiling, flow, oracles, size), tested, lambda _: None
         )
         for size in (1, 5)
     ]
@@ -186,7 +190,7 @@ def test_damaged_samples_are_said(gan, tmp_path):
 
 def test_no_face_is_both_learnt_from_and_shown(gan):
     learnt = torch.cat([gan.sample(5, seed) for seed in range(3)])
-    for first in (faces.TESTED_FROM, demo.FIRST_SEED):
+    for first in (faces.FIRST_TESTED_SEED, demo.FIRST_SEED):
         shown = torch.cat([gan.sample(5, first + seed) for seed in range(3)])
         assert torch.cdist(learnt, shown).min() > 1e-3
 
@@ -195,13 +199,13 @@ def test_no_face_is_both_learnt_from_and_shown(gan):
 
 
 def test_means_over_batches_are_means_over_all(gan, oracles):
-    flow = parts.Flow(parts.field("MLP", FEATURES, SMALL)).requires_grad_(False)
-    tested = parts.drawn(gan, smiling, 21, 5, 8)
+    flow = Flow(training.field("MLP", FEATURES, SMALL)).requires_grad_(False)
+    tested = training.sample_faces(gan, smiling, 21, 5, 8)
     found = [
-        tables.with_plans(
-            tables.Asked(gan, smiling, flow, oracles, size),
+        tables.explain_with_plans(
+            tables.Setup(gan, smiling, flow, oracles, size),
             tested,
-            {"one": [tables.blend(3, 0.5)]},
+            {"one": [blend(3, 0.5)]},
             lambda _: None,
         )["one"].means()
         for size in (4, 21)
@@ -209,8 +213,8 @@ def test_means_over_batches_are_means_over_all(gan, oracles):
     assert found[0] == pytest.approx(found[1], rel=1e-4, nan_ok=True)
 
 
-def test_the_region_of_expression_is_eyes_and_mouth():
-    mask = parts.expressive(100)[0]
+def test_the_mask_of_expression_is_eyes_and_mouth():
+    mask = expressive(100)[0]
     assert mask[68, 50] == mask[48, 38] == mask[48, 62] == 1
     assert mask[30, 50] == mask[90, 50] == mask[58, 50] == 0
 
@@ -223,15 +227,17 @@ def test_an_album_shows_what_was_drawn_without_drawing_again(gan):
     w = gan.sample(3, 1)
     x = album.decode(w)
     assert torch.equal(x, gan.decode(w))
-    drawn = []
+    sample_faces = []
     album.gan = type(
-        "Once", (), {"decode": lambda _, z: drawn.append(len(z)) or gan.decode(z), "device": "cpu"}
+        "Once",
+        (),
+        {"decode": lambda _, z: sample_faces.append(len(z)) or gan.decode(z), "device": "cpu"},
     )()
     again = album.thumbnails.decode(w.flip(0))
-    assert not drawn
+    assert not sample_faces
     torch.testing.assert_close(again[2], resize(x[:1], 8)[0], rtol=0, atol=1 / 255)
     assert album.thumbnails.decode(gan.sample(1, 2)).shape == (1, 3, 8, 8)
-    assert drawn == [1]
+    assert sample_faces == [1]
 
 
 def test_a_sheet_has_all_lines(tmp_path):
@@ -273,7 +279,7 @@ def test_the_demo_explains_faces_both_ways(gan, flow, tmp_path):
         assert image.n_frames > 1
 
 
-def test_a_photograph_stays_as_it_is_outside_of_the_region(gan, flow, tmp_path):
+def test_a_photograph_stays_as_it_is_outside_of_the_mask(gan, flow, tmp_path):
     photo = torch.rand(1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     photo[:, :, 20:25, 12:20] = 0.2
     w = gan.sample(20, 0)
@@ -282,12 +288,12 @@ def test_a_photograph_stays_as_it_is_outside_of_the_region(gan, flow, tmp_path):
     mask[:, 19:26, 11:21] = 1.0
     seen = []
 
-    def asked(x):
+    def query(x):
         seen.append(x)
         return smiling(x)
 
     face = demo.Face("me", w, 0, photo)
-    demo.explain(tmp_path, [face], gan, asked, flow, mask=mask, command="x")
+    demo.explain(tmp_path, [face], gan, query, flow, mask=mask, command="x")
     assert len(seen) > 2
     for x in seen:
         assert torch.equal(x * (1 - mask), (photo * (1 - mask)).expand_as(x))
@@ -325,7 +331,7 @@ def test_a_class_that_nobody_has_is_said(gan):
 
 def test_the_flow_of_faces_is_shipped():
     found = demo.shipped_flow()
-    assert (found.features, found.classes, found.sigma) == (512, 2, parts.SIGMA)
+    assert (found.features, found.classes, found.sigma) == (512, 2, training.SIGMA)
     z = torch.zeros(2, 512) + found.mean
     assert found.typicality(z, torch.tensor([0, 1])).isfinite().all()
 

@@ -12,7 +12,7 @@ from leapfactual.data import Dataset
 from leapfactual.errors import InputError, MissingExtra
 from leapfactual.metrics import LPIPS
 from studies import galaxies
-from studies.galaxies import improvement, parts, tables, vgg
+from studies.galaxies import improvement, tables, training, vgg
 
 SMALL = galaxies.Settings(
     generator_steps=6,
@@ -69,6 +69,12 @@ def done(tmp_path_factory):
     return out, rows
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leaves out the figures, which take as long as the rest."""
+    monkeypatch.setattr(galaxies, "draw", lambda *_: None)
+
+
 # -- the classifier --
 
 
@@ -111,12 +117,12 @@ def test_a_classifier_learns_and_does_the_same_again():
         torch.manual_seed(0)
         network = vgg.vgg16(3, 2, width=4)
         vgg.train_classifier(network, x, y, steps=steps, batch_size=20, learning_rate=3e-3)
-        return vgg.Asked(network, batch_size=7)
+        return vgg.BatchedClassifier(network, batch_size=7)
 
     assert torch.equal(learnt(3)(x), learnt(3)(x))
     found = learnt(60)
     assert not any(p.requires_grad for p in found.network.parameters())
-    torch.testing.assert_close(found(x), vgg.Asked(found.network)(x))
+    torch.testing.assert_close(found(x), vgg.BatchedClassifier(found.network)(x))
     assert (found(x).argmax(1) == y).double().mean() > 0.9
 
 
@@ -184,17 +190,21 @@ def test_an_interrupted_study_goes_on(done, tmp_path):
         if "run 2 of 2: flow" in what:
             raise Stop
 
+    out = tmp_path / "out"
+    shutil.copytree(done[0], out)
+    (out / "bars" / "seed-1.json").unlink()
     with pytest.raises(Stop):
-        study(tmp_path, progress=stop)
-    said.clear()
-    rows = study(tmp_path, progress=lambda share, what: said.append(what))
+        study(out, progress=stop)
+    assert not (out / "bars" / "seed-1.json").exists()
+    rows = study(out, progress=lambda share, what: said.append(what))
+    assert (out / "bars" / "seed-1.json").exists()
     assert not any("run 1 of 2" in what or "generator" in what for what in said)
     assert [r.mean for r in rows] == pytest.approx(
         [r.mean for r in done[1]], abs=1e-6, nan_ok=True
     )
 
 
-def test_several_data_sets_share_a_folder(done, tmp_path):
+def test_several_data_sets_share_a_folder(done, tmp_path, undrawn):
     shutil.copytree(done[0], tmp_path / "out")
     rows = study(tmp_path / "out", replace(SMALL, runs=1, retrained=0), name="other")
     assert {r.setting.split(":")[0] for r in rows} == {"bars", "other"}
@@ -206,7 +216,8 @@ def test_other_settings_need_another_folder(done):
         study(done[0], replace(SMALL, flow_steps=30))
 
 
-def test_more_retraining_is_done_when_it_is_asked_for(tmp_path):
+@pytest.mark.slow
+def test_more_retraining_is_done_when_it_is_asked_for(tmp_path, undrawn):
     def retrained(rows):
         return {r.runs for r in rows if r.setting == "bars: retraining"}
 
@@ -232,14 +243,14 @@ def test_what_cannot_be_split_is_said_before_any_work(tmp_path):
 def made(n, classes=3):
     """Counterfactuals whose filters follow from their number."""
     rows = torch.arange(n)
-    return improvement.Made(
+    return improvement.Counterfactuals(
         torch.rand(n, 1, 32, 32), rows % classes, rows > 0, rows > 1, rows > 2, rows > 3
     )
 
 
 def test_arms_differ_in_what_is_added_alone():
     data = bars(12)
-    train_set = parts.Galaxies(data.images, data.images, data.labels, data.classes)
+    train_set = training.Galaxies(data.images, data.images, data.labels, data.classes)
     few = torch.tensor([0, 1, 2, 3])
     ways = {name: made(12) for name in ("CE", "reliable CE", "gentle CE")}
     found = improvement.arms(ways, few, train_set, rare=2, seed=0)
@@ -262,9 +273,9 @@ def test_arms_differ_in_what_is_added_alone():
 
 def test_galaxies_are_seen_as_often_whatever_is_added(monkeypatch):
     data, seen = bars(12), []
-    train_set = parts.Galaxies(data.images, data.images, data.labels, data.classes)
+    train_set = training.Galaxies(data.images, data.images, data.labels, data.classes)
     monkeypatch.setattr(
-        parts, "train_classifier", lambda net, x, y, steps, seed: seen.append((len(x), steps))
+        training, "train_classifier", lambda net, x, y, steps, seed: seen.append((len(x), steps))
     )
     rows = torch.arange(6)
     pace = train_set.pace(rows, epochs=256, least=2)
@@ -277,14 +288,14 @@ def test_galaxies_are_seen_as_often_whatever_is_added(monkeypatch):
 
 def test_a_class_without_test_galaxies_does_not_count():
     data = bars(9)
-    test_set = parts.Galaxies(data.images, data.images, data.labels % 2, ("a", "b", "c"))
+    test_set = training.Galaxies(data.images, data.images, data.labels % 2, ("a", "b", "c"))
     right = torch.eye(3)[test_set.y]
-    found = improvement.tested(lambda x: right, test_set, rare=2)
+    found = improvement.evaluate(lambda x: right, test_set, rare=2)
     assert found["ACC"] == found["balanced ACC"] == 1
     assert found["ACC on the rarest class"] != found["ACC on the rarest class"]
 
 
 def test_rare_classes_are_repeated_until_all_are_equal():
     y = torch.tensor([0, 0, 0, 0, 0, 1, 1, 2])
-    rows = improvement.evened(torch.arange(8), y)
+    rows = improvement.oversample(torch.arange(8), y)
     assert y[rows].bincount().tolist() == [5, 5, 5]

@@ -18,7 +18,7 @@ from leapfactual.metrics import LPIPS
 from leapfactual.pretrained import load
 from leapfactual.report import tables
 from studies import morpho_mnist, squares
-from studies.morpho_mnist import effects, parts, shipping, table
+from studies.morpho_mnist import comparison, effects, figures, shipping, training
 from studies.morpho_mnist.shipping import ship
 
 
@@ -34,7 +34,9 @@ def exact():
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     out = tmp_path_factory.mktemp("squares")
-    rows = squares.run(out, squares.Settings(steps=2100, runs=2), "test", quiet)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(squares, "POINTS", 1000)
+        rows = squares.run(out, squares.Settings(steps=2100, runs=2), "test", quiet)
     return out, {(r.setting, r.method, r.metric): r for r in rows}
 
 
@@ -96,21 +98,28 @@ def test_the_study_writes_its_numbers(study):
     assert lf.Flow.load(out / "squares.safetensors").base == Uniform()
 
 
-def test_an_interrupted_study_goes_on(study, tmp_path):
+def test_an_interrupted_study_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(squares, "POINTS", 400)
+    monkeypatch.setattr(squares, "EXACT_STEPS", 10)
+    monkeypatch.setattr(squares, "draw_panels", lambda flow, path: None)
+
     class Stop(Exception):
         pass
 
     def stop(done, message):
-        if done > 0.4:
+        if done > 0.6:
             raise Stop
 
-    settings = squares.Settings(steps=2100, runs=2)
+    settings = squares.Settings(steps=600, runs=2)
+    whole = squares.run(tmp_path / "whole", settings, "test", quiet)
     with pytest.raises(Stop):
-        squares.run(tmp_path, settings, "test", stop)
+        squares.run(tmp_path / "stopped", settings, "test", stop)
     steps = []
-    rows = squares.run(tmp_path, settings, "test", lambda done, message: steps.append(done))
-    assert min(steps) > 0.4
-    assert [r.mean for r in rows] == [r.mean for r in study[1].values()]
+    rows = squares.run(
+        tmp_path / "stopped", settings, "test", lambda done, message: steps.append(done)
+    )
+    assert min(steps) > 0.6
+    assert [r.mean for r in rows] == [r.mean for r in whole]
 
 
 def test_says_what_to_install_before_any_work(monkeypatch, tmp_path):
@@ -156,6 +165,7 @@ TINY = morpho_mnist.Settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the latents spread")
 def test_morpho_mnist_from_end_to_end(small_digits, tmp_path, monkeypatch, quick_shipping):
     monkeypatch.setattr("leapfactual.metrics.morphology.TIE_BREAKS", 1)
@@ -168,16 +178,24 @@ def test_morpho_mnist_from_end_to_end(small_digits, tmp_path, monkeypatch, quick
     rows = morpho_mnist.run(tmp_path, *small_digits, TINY, progress=show, **options)
     assert steps == sorted(steps)
     assert steps[-1] == pytest.approx(1)
-    figures = {path.name for path in tmp_path.glob("*.png")}
-    assert figures == {"methods.png", "targets.png", "failures.png", "effects.png"}
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+    assert drawn == {"methods.png", "targets.png", "failures.png", "effects.png"}
     written = json.loads((tmp_path / "morpho-mnist.json").read_text())
     assert len(written["rows"]) == len(rows)
     found = {(r.setting, r.method, r.metric): r for r in rows}
     methods = {(s, m) for s, m, _ in found}
-    expected = table.explainers(parts.untrained(), TINY)
+    expected = comparison.explainers(training.untrained(), TINY)
     assert methods >= set(expected)
     for setting, method in expected:
-        for metric in (*table.COLUMNS, "validity", "oracle", "L1", "LPIPS", "COUT", "stability"):
+        for metric in (
+            *comparison.COLUMNS,
+            "validity",
+            "oracle",
+            "L1",
+            "LPIPS",
+            "COUT",
+            "stability",
+        ):
             assert (setting, method, metric) in found
         for metric in ("ACC", "L1", "oracle", "D(area)", "LPIPS"):
             assert found[setting, method, metric].runs == 1
@@ -190,6 +208,8 @@ def test_morpho_mnist_from_end_to_end(small_digits, tmp_path, monkeypatch, quick
         del numbers[name]
     (tmp_path / "seed-0.json").write_text(json.dumps(numbers))
     weights = (tmp_path / "seed-0.safetensors").stat().st_mtime_ns
+    for name in ("draw", "ship"):
+        monkeypatch.setattr(morpho_mnist, name, lambda *_: None)
     again = morpho_mnist.run(tmp_path, *small_digits, TINY, progress=show, **options)
     before, after = (
         [r.mean for r in part if r.metric != "milliseconds"] for part in (rows, again)
@@ -202,6 +222,22 @@ def test_morpho_mnist_from_end_to_end(small_digits, tmp_path, monkeypatch, quick
         morpho_mnist.run(
             tmp_path, *small_digits, replace(TINY, opt_steps=4), progress=show, **options
         )
+
+
+def test_one_method_is_measured_and_drawn(small_digits, tmp_path, monkeypatch):
+    monkeypatch.setattr("leapfactual.metrics.morphology.TIE_BREAKS", 1)
+    parts = training.untrained()
+    for module in parts.modules().values():
+        module.eval().requires_grad_(False)
+    x, target = small_digits[1].images[:4], torch.arange(4)
+    compared = comparison.Comparison(parts, x, target, replace(TINY, effect_digits=2), LPIPS(), 1)
+    numbers = compared.measure("ours", "LeapFactual_R")
+    assert {key.rsplit(" | ", 1)[0] for key in numbers} == {"ours | LeapFactual_R"}
+    metrics = {key.rsplit(" | ", 1)[1] for key in numbers}
+    assert metrics >= {*comparison.COLUMNS, "oracle", "L1", "LPIPS", "COUT", "stability"}
+    one = {("paper", "CGM-based"): compared.explainers["paper", "CGM-based"]}
+    figures.draw_methods(parts, one, x[:1], tmp_path / "methods.png")
+    assert (tmp_path / "methods.png").stat().st_size > 1000
 
 
 @pytest.mark.filterwarnings("ignore:the latents spread")
@@ -218,7 +254,7 @@ def test_an_interrupted_training_goes_on_with_the_same_weights(small_digits, tmp
 
     def begin(name, say):
         x, y = train.images[:100], train.labels[:100]
-        return parts.train(3, x, y, settings, tmp_path / name, say)
+        return training.train(3, x, y, settings, tmp_path / name, say)
 
     with pytest.raises(Stop):
         begin("stopped", stop)
@@ -233,13 +269,13 @@ def test_an_interrupted_training_goes_on_with_the_same_weights(small_digits, tmp
 
 
 def test_the_parts_are_the_papers():
-    made = parts.untrained()
+    made = training.untrained()
     assert made.flow.soft
     assert made.flow.field.activation == "selu"
     assert made.flow.solver == lf.Dopri5(1e-4, 1e-4)
-    assert (lf.blend(15, 0.1), lf.inject(5, lift=0.0, land=0.1)) == table.PAPER_RELIABLE_PLAN
+    assert (lf.blend(15, 0.1), lf.inject(5, lift=0.0, land=0.1)) == comparison.PAPER_RELIABLE_PLAN
     assert made.network(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
-    moved = parts.wobble(torch.rand(3, 1, 28, 28), torch.Generator().manual_seed(0))
+    moved = training.random_affine(torch.rand(3, 1, 28, 28), torch.Generator().manual_seed(0))
     assert moved.shape == (3, 1, 28, 28)
 
 
@@ -253,7 +289,7 @@ def test_probes_read_what_is_there_and_nothing_else():
     assert effects.class_accuracy(without, labels) < 0.45
     shapes = torch.stack([style[:, 0] + 5 * labels, 3.0 * labels], 1)
     shapes[:, 1] += torch.randn(2000, generator=g)
-    read = effects.explained(without, classes, shapes)
+    read = effects.explained_variance(without, classes, shapes)
     assert read[0] > 0.9
     assert read[1] < 0.1, "noise within classes; the class itself does not count"
 
@@ -277,14 +313,14 @@ def test_what_the_package_ships_is_small_and_fits_together():
 @pytest.fixture
 def quick_shipping(monkeypatch):
     """Chooses the front on a few digits, with a few plans."""
-    monkeypatch.setattr(shipping, "CHOSEN_ON", 4)
-    monkeypatch.setattr(shipping, "FAST_CHOSEN_ON", 4)
-    monkeypatch.setattr(shipping, "SCALED_ON", 40)
+    monkeypatch.setattr(shipping, "FRONT_DIGITS", 4)
+    monkeypatch.setattr(shipping, "FAST_PLAN_DIGITS", 4)
+    monkeypatch.setattr(shipping, "TYPICALITY_DIGITS", 40)
     monkeypatch.setattr(plans, "NUMBERS", (1,))
 
 
 def test_what_a_study_ships_can_be_loaded(small_digits, tmp_path, quick_shipping):
-    made = parts.untrained()
+    made = training.untrained()
     for module in made.modules().values():
         module.eval()
     ship(made, *small_digits, tmp_path)

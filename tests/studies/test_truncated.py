@@ -6,7 +6,7 @@ import torch
 import leapfactual as lf
 from leapfactual.generators import Identity
 from leapfactual.testing import GaussianOracle
-from studies.truncated import Blended
+from studies.truncated import BlendingWalk
 
 GAMMA = 0.1
 
@@ -23,7 +23,9 @@ def asked(oracle):
 
 
 def blended(oracle, asked, leaps, **options):
-    return Blended(Identity(), oracle.classifier, oracle.flow(), *asked, leaps, GAMMA, **options)
+    return BlendingWalk(
+        Identity(), oracle.classifier, oracle.flow(), *asked, leaps, GAMMA, **options
+    )
 
 
 def explained(oracle, asked, plan):
@@ -32,7 +34,7 @@ def explained(oracle, asked, plan):
 
 @pytest.mark.parametrize("n", [1, 3, 8, 20])
 def test_blending_cut_short_is_blending_with_fewer_leaps(oracle, asked, n):
-    cut = blended(oracle, asked, 20).after(n)
+    cut = blended(oracle, asked, 20).stop_after(n)
     wanted = explained(oracle, asked, [lf.blend(n, GAMMA)])
     torch.testing.assert_close(cut.z_counterfactual, wanted.z_counterfactual)
     assert torch.equal(cut.label, wanted.label)
@@ -43,7 +45,7 @@ def test_blending_cut_short_is_blending_with_fewer_leaps(oracle, asked, n):
 @pytest.mark.parametrize("n", [0, 2, 5])
 def test_injections_cut_short_are_fewer_injections(oracle, asked, n, steps):
     walked = blended(oracle, asked, 12, batch_size=7)
-    cut = walked.injections(walked.injected(12, 5, *steps), n)
+    cut = walked.stop_injections_after(walked.inject(12, 5, *steps), n)
     plan = [lf.blend(12, GAMMA), lf.inject(n, lift=steps[0], land=steps[1])]
     wanted = explained(oracle, asked, plan)
     torch.testing.assert_close(cut.z_counterfactual, wanted.z_counterfactual)
@@ -52,5 +54,7 @@ def test_injections_cut_short_are_fewer_injections(oracle, asked, n, steps):
 
 def test_latents_that_are_known_are_where_it_starts(oracle, asked):
     x, target = asked
-    moved = blended(oracle, (torch.zeros_like(x), target), 5, z=x).after(5)
-    assert torch.equal(moved.z_counterfactual, blended(oracle, asked, 5).after(5).z_counterfactual)
+    moved = blended(oracle, (torch.zeros_like(x), target), 5, z=x).stop_after(5)
+    assert torch.equal(
+        moved.z_counterfactual, blended(oracle, asked, 5).stop_after(5).z_counterfactual
+    )

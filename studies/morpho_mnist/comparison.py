@@ -25,7 +25,7 @@ from leapfactual.metrics import (
 from leapfactual.pretrained import PLAN, RELIABLE_PLAN
 from leapfactual.types import Classifier
 
-from .parts import Parts, Settings
+from .training import Parts, Settings
 
 PAPER_PLAN = (blend(15, 0.1),)
 PAPER_RELIABLE_PLAN = (blend(15, 0.1), inject(5, lift=0.0, land=0.1))
@@ -69,7 +69,7 @@ def explainers(parts: Parts, settings: Settings) -> dict[tuple[str, str], Explai
 
 
 def oracle_features(oracle: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Returns what the oracle sees: its last convolutions, averaged over the picture."""
+    """Returns the oracle's features: its last convolutions, averaged over the picture."""
     assert isinstance(oracle, nn.Sequential)
     body = oracle[:-3]
 
@@ -80,8 +80,8 @@ def oracle_features(oracle: nn.Module) -> Callable[[Tensor], Tensor]:
     return features
 
 
-class Table:
-    """Measures one method after the other, with what they share: metrics, true strokes.
+class Comparison:
+    """Measures one method after the other, with the metrics and strokes that they share.
 
     Arguments:
         parts: The parts of one seed.
@@ -117,22 +117,22 @@ class Table:
     def measure(self, setting: str, method: str) -> dict[str, float]:
         """Returns the numbers of one method, by ``setting | method | metric``."""
         explainer = self.explainers[setting, method]
-        found = explainer.explain(self.x, self.target)
-        numbers = {metric.name: metric.mean(found) for metric in self.metrics}
-        numbers["stability"] = stability(explainer, found[self.few], l1).mean().item()
-        true = self._true_strokes(found)
-        for name, values in morphology_errors(found, self.workers, true).items():
+        explanation = explainer.explain(self.x, self.target)
+        numbers = {metric.name: metric.mean(explanation) for metric in self.metrics}
+        numbers["stability"] = stability(explainer, explanation[self.few], l1).mean().item()
+        true = self._true_strokes(explanation)
+        for name, values in morphology_errors(explanation, self.workers, true).items():
             finite = values[torch.isfinite(values)]
             numbers[name] = finite.mean().item()
             numbers[f"{name}, median"] = finite.median().item()
         return {f"{setting} | {method} | {name}": value for name, value in numbers.items()}
 
-    def _true_strokes(self, found: Explanation) -> dict[str, Tensor]:
+    def _true_strokes(self, explanation: Explanation) -> dict[str, Tensor]:
         for reconstruction, strokes in self.strokes:
-            if torch.equal(reconstruction, found.reconstruction):
+            if torch.equal(reconstruction, explanation.reconstruction):
                 return strokes
-        strokes = morphometrics(found.reconstruction, self.workers)
-        self.strokes.append((found.reconstruction, strokes))
+        strokes = morphometrics(explanation.reconstruction, self.workers)
+        self.strokes.append((explanation.reconstruction, strokes))
         return strokes
 
 

@@ -1,4 +1,4 @@
-"""What a run of the study is made of: who draws, who is asked, who oracles, and the flows."""
+"""What a run of the study is made of: settings, oracles, faces and flows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from leapfactual.solvers import Midpoint
 from leapfactual.training import fit
 from leapfactual.types import Classifier, silent
 
-from .sampling import Labelled
+from .sampling import LabeledFaces
 
 SIGMA = 1e-4
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Says how long to train, on how many faces, and how many to explain.
+    """How long to train, on how many faces, and how many to explain.
 
     Arguments:
         per_class: How many faces of each class the flows learn from.
@@ -55,10 +55,10 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Oracles:
-    """Is who says what counterfactuals are worth.
+    """Networks that assess counterfactuals.
 
     Arguments:
-        opinion: A classifier that knows nothing of the one that is explained.
+        opinion: A classifier that is independent of the explained one.
         likeness: The distance between the persons on two batches of portraits.
         lpips: Perceptual distances, by what they are called.
     """
@@ -78,7 +78,7 @@ def field(kind: str, features: int, settings: Settings) -> VelocityField:
 
 def train_flow(
     kind: str,
-    faces: Labelled,
+    faces: LabeledFaces,
     settings: Settings,
     seed: int,
     *,
@@ -86,7 +86,7 @@ def train_flow(
     checkpoint: Path | None = None,
     progress: Callable[[float], object] = silent,
 ) -> Flow:
-    """Trains a flow on faces and on what the black box says of them, as hard labels.
+    """Trains a flow on faces and the black box's answers on them, as hard labels.
 
     The paper has batches of 32 and a rate of 2e-4, for 22 hours; here batches are of 256, and the
     rate falls to zero from 1e-2 for the U-Net, whose weights have unit norm, and from 5e-4 for the
@@ -118,8 +118,10 @@ def train_flow(
 
 
 @torch.no_grad()
-def drawn(gan: GAN, classifier: Classifier, count: int, seed: int, batch_size: int) -> Labelled:
-    """Draws faces to explain, and what the classifier says of them."""
+def sample_faces(
+    gan: GAN, classifier: Classifier, count: int, seed: int, batch_size: int
+) -> LabeledFaces:
+    """Samples faces to explain, with the classifier's probabilities."""
     w = gan.sample(count, seed)
     p = torch.cat([classifier(gan.decode(part)) for part in torch.split(w, batch_size)])
-    return Labelled(w, p)
+    return LabeledFaces(w, p)

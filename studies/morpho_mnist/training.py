@@ -1,4 +1,4 @@
-"""What the study trains: the explained classifier, a oracle, generators and flows."""
+"""What the study trains: the explained classifier, the oracle, generators and flows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from leapfactual.training.loop import learning_rate_at
 
 @dataclass(frozen=True)
 class Settings:
-    """Is how long to train; the defaults are the paper's, where it has the part."""
+    """How long to train. Defaults to the paper's values, for the parts that it has."""
 
     classifier_epochs: int = 10
     vae_epochs: int = 100
@@ -51,12 +51,12 @@ SMOKE = Settings(
 )
 
 
-def wobble(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Turns, scales, shears and shifts digits a little, at random."""
+def random_affine(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Rotates, scales, shears and shifts digits a little, at random."""
     n = len(x)
 
-    def draw(spread: float) -> Tensor:
-        return spread * (2 * torch.rand(n, generator=rng, device=x.device) - 1)
+    def draw(limit: float) -> Tensor:
+        return limit * (2 * torch.rand(n, generator=rng, device=x.device) - 1)
 
     angle, shear, scale = draw(0.26), draw(0.2), 1 + draw(0.15)
     cos, sin = angle.cos() / scale, angle.sin() / scale
@@ -102,7 +102,7 @@ def train_classifier(
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Is what is trained for one seed.
+    """The networks of one seed.
 
     Arguments:
         network: The classifier to explain.
@@ -193,7 +193,7 @@ def train(
             learning_rate=2e-3,
             seed=seed + 1000,
             schedule="cosine",
-            augment=wobble,
+            augment=random_affine,
         ),
         "vae": lambda: fit_generator(parts.vae, x, epochs=settings.vae_epochs, seed=seed),
         "cvae": conditional,

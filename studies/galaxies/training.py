@@ -18,17 +18,17 @@ from leapfactual.solvers import Midpoint
 from leapfactual.training import embed, fit, fit_generator
 from leapfactual.training.augmentation import d4_orbit, random_rotation
 
-from .vgg import BATCH, Asked, from_imagenet, train_classifier, vgg16
+from .vgg import BATCH, BatchedClassifier, from_imagenet, train_classifier, vgg16
 
 GENERATOR_BATCH, FLOW_BATCH = 64, 512
-WEAK = 0.2
+WEAK_SHARE = 0.2
 ORACLES = 2
-APART, STRONG = 1_000_000, 9
+SEED_STRIDE, STRONG = 1_000_000, 9
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Is how long to train, on how many galaxies to measure, and how often.
+    """How long to train, on how many galaxies to measure, and how often.
 
     Arguments:
         generator_steps: The steps of the autoencoder.
@@ -74,7 +74,7 @@ class Settings:
 
 
 class Sharpness(nn.Module):
-    """Is what the autoencoder is asked for besides its own objective: LPIPS and pixels.
+    """Creates the perceptual term of the autoencoder's objective: LPIPS and pixels.
 
     Images are enlarged first. Galaxies are small in them, and LPIPS's network looks at every
     fourth pixel only: at their own size it would leave a grid.
@@ -100,7 +100,7 @@ def train_generator(
 ) -> WAE:
     """Trains the autoencoder on images without labels, or reads it from ``path``.
 
-    On a CPU, where that takes hours, it can be interrupted and goes on.
+    On a CPU, where that takes hours, it can be interrupted and resumes.
     """
     if path.exists():
         found = load(path)
@@ -131,19 +131,19 @@ def train_generator(
 
 
 @torch.no_grad()
-def reconstructed(wae: WAE, x: Tensor, batch_size: int = 512) -> Tensor:
-    """Returns what the generator makes of images."""
+def reconstruct(wae: WAE, x: Tensor, batch_size: int = 512) -> Tensor:
+    """Returns the reconstructions of images."""
     return torch.cat([wae.decode(wae.encode(part)) for part in torch.split(x, batch_size)])
 
 
-def fifth(y: Tensor, seed: int, classes: tuple[str, ...]) -> Tensor:
+def draw_fifth(y: Tensor, seed: int, classes: tuple[str, ...]) -> Tensor:
     """Draws the rows that the weak classifier learns from, of every class a fifth."""
-    return split(y, 1 - WEAK, seed, classes)[0]
+    return split(y, 1 - WEAK_SHARE, seed, classes)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Is what one run trains.
+    """The networks of one run.
 
     Arguments:
         few: The rows of the fifth that the weak classifier learns from.
@@ -156,25 +156,25 @@ class Parts:
 
     few: Tensor
     wae: WAE
-    weak: Asked
-    strong: Asked
-    oracles: tuple[Asked, ...]
+    weak: BatchedClassifier
+    strong: BatchedClassifier
+    oracles: tuple[BatchedClassifier, ...]
     flow: Flow
 
 
 @dataclass(frozen=True, eq=False)
 class Galaxies:
-    """Is a set on its device, with its reconstructions.
+    """A data set on its device, with its reconstructions.
 
     Arguments:
         x: Images.
-        back: Their reconstructions.
+        reconstruction: Their reconstructions.
         y: Labels.
         classes: What the classes are called.
     """
 
     x: Tensor
-    back: Tensor
+    reconstruction: Tensor
     y: Tensor
     classes: tuple[str, ...]
 
@@ -186,7 +186,7 @@ class Galaxies:
         *,
         steps: float,
         seed: int,
-    ) -> Asked:
+    ) -> BatchedClassifier:
         """Trains a classifier on some galaxies and what is added to them.
 
         It learns from images and their reconstructions alike. A classifier that never saw a
@@ -202,7 +202,9 @@ class Galaxies:
                 again, so that the galaxies are seen as often as without it.
             seed: The seed.
         """
-        x = torch.cat([self.x[rows], self.back[rows], *([] if more is None else [more[0]])])
+        x = torch.cat(
+            [self.x[rows], self.reconstruction[rows], *([] if more is None else [more[0]])]
+        )
         y = torch.cat([self.y[rows], self.y[rows], *([] if more is None else [more[1]])])
         torch.manual_seed(seed)
         network = vgg16(x.shape[1], len(self.classes), settings.width)
@@ -210,7 +212,7 @@ class Galaxies:
             from_imagenet(network)
         network.to(x.device)
         train_classifier(network, x, y, steps=max(1, round(steps * len(x))), seed=seed)
-        return Asked(network)
+        return BatchedClassifier(network)
 
     def pace(self, rows: Tensor, epochs: int, least: int) -> float:
         """Returns how many steps to take for each image, to go through some galaxies so often."""
@@ -218,10 +220,10 @@ class Galaxies:
         return max(epochs / BATCH, least / images)
 
 
-def loaded(wae: WAE, data: Dataset, device: str) -> Galaxies:
-    """Brings a set to its device and reconstructs it."""
+def prepare(wae: WAE, data: Dataset, device: str) -> Galaxies:
+    """Moves a data set to its device and reconstructs it."""
     x = data.images.to(device)
-    return Galaxies(x, reconstructed(wae, x), data.labels.to(device), data.classes)
+    return Galaxies(x, reconstruct(wae, x), data.labels.to(device), data.classes)
 
 
 def train(
@@ -233,16 +235,18 @@ def train(
     progress: Callable[[str], object],
 ) -> Parts:
     """Trains what one run needs."""
-    few = fifth(train_set.y.cpu(), seed, train_set.classes).to(train_set.y.device)
+    few = draw_fifth(train_set.y.cpu(), seed, train_set.classes).to(train_set.y.device)
     everyone = torch.arange(len(train_set.y), device=few.device)
     pace = train_set.pace(few, settings.weak_epochs, settings.least_steps)
     weak, *others = (
-        train_set.learn(few, None, settings, steps=pace, seed=APART * n + seed)
+        train_set.learn(few, None, settings, steps=pace, seed=SEED_STRIDE * n + seed)
         for n in range(1 + oracles)
     )
     progress("weak classifier")
     pace = train_set.pace(everyone, settings.strong_epochs, 2 * settings.least_steps)
-    strong = train_set.learn(everyone, None, settings, steps=pace, seed=APART * STRONG + seed)
+    strong = train_set.learn(
+        everyone, None, settings, steps=pace, seed=SEED_STRIDE * STRONG + seed
+    )
     progress("strong classifier")
     flow = train_flow(seed, wae, train_set.x, weak, len(train_set.classes), settings)
     progress("flow")
@@ -250,7 +254,7 @@ def train(
 
 
 def train_flow(
-    seed: int, wae: WAE, x: Tensor, weak: Asked, classes: int, settings: Settings
+    seed: int, wae: WAE, x: Tensor, weak: BatchedClassifier, classes: int, settings: Settings
 ) -> Flow:
     """Trains the paper's flow on the weak classifier's answers, every class equally often."""
     views = (part for view in d4_orbit(x) for part in torch.split(view, 512))
