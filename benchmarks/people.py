@@ -14,6 +14,7 @@ from pathlib import Path
 from leapfactual.data.images import open_images
 from leapfactual.people import campaigns, status
 from leapfactual.people.consensus import Rule
+from leapfactual.people.creation import create
 from leapfactual.people.store.database import Database
 from leapfactual.pretrained import load
 from leapfactual.report.cards import picture
@@ -37,9 +38,11 @@ def main():
             picture(x).save(Path(folder) / "digits" / f"{n:03d}.png")
         images = open_images(Path(folder) / "digits")
         rule = Rule(least=7, most=15)
-        plan = campaigns.Plan("Which digit is this?", plan="blend(40, 0.04)", rule=rule)
+        plan = campaigns.CampaignSettings(
+            "Which digit is this?", plan="blend(40, 0.04)", rule=rule
+        )
         bundle = files("leapfactual") / "shipped" / "bundle"
-        campaigns.create(place, bundle, images, [8] * len(images), plan)
+        create(place, bundle, images, [8] * len(images), plan)
         db = Database(place)
         voters = [
             Voter(campaigns.invite(db, f"person {n}"), Character(0.9, given.pause), n)

@@ -8,6 +8,7 @@ import torch
 from leapfactual.data.images import open_images
 from leapfactual.people import campaigns
 from leapfactual.people.consensus import Rule
+from leapfactual.people.creation import create
 from leapfactual.people.store.database import Database
 from leapfactual.pretrained import load
 from leapfactual.report.cards import picture
@@ -54,10 +55,8 @@ def campaign(shipped, folder, tmp_path):
         opened = open_images(images or folder)
         place = place or tmp_path / f"campaign-{len(made)}.db"
         known = None if gold is None else open_images(gold)
-        chosen = campaigns.Plan(**options)
-        token = campaigns.create(
-            place, shipped.folder, opened, [target] * len(opened), chosen, known
-        )
+        chosen = campaigns.CampaignSettings(**options)
+        token = create(place, shipped.folder, opened, [target] * len(opened), chosen, known)
         db = Database(place)
         made.append(db)
         return SimpleNamespace(db=db, token=token, images=opened)

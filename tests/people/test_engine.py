@@ -5,9 +5,9 @@ import torch
 from safetensors.torch import load
 from sqlalchemy import select
 
-from leapfactual.people import campaigns
 from leapfactual.people.store import tables as t
-from leapfactual.people.worker import explainer_of
+from leapfactual.people.store.assets import get_asset
+from leapfactual.people.worker import build_explainer
 from tests.people.crowd import invited, labels, play
 
 
@@ -16,8 +16,7 @@ def found(db):
     with db.read() as c:
         rows = c.execute(select(t.run).order_by(t.run.c.id)).all()
         ends = [
-            load(campaigns.asset(c, row.result["latents"])[1]) if row.result else None
-            for row in rows
+            load(get_asset(c, row.result["latents"])[1]) if row.result else None for row in rows
         ]
     return rows, ends
 
@@ -29,7 +28,7 @@ def test_voters_who_agree_with_a_network_give_its_counterfactuals(
     made = campaign(place, mode=mode)
     play(made.db, dict.fromkeys(invited(made.db, 1), labels(network)))
     rows, ends = found(made.db)
-    explainer = explainer_of(shipped.bundle, "blend(6, 0.3), inject(2, 0.1, 0.25)")
+    explainer = build_explainer(shipped.bundle, "blend(6, 0.3), inject(2, 0.1, 0.25)")
     explainer.classifier = network
     e = explainer.explain(made.images[:], 3)
     assert e.valid.double().mean() > 0.5, "there is something to compare"

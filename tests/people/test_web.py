@@ -2,6 +2,9 @@
 
 import itertools
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,12 +12,12 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
-from leapfactual.people import campaigns, exclusion
-from leapfactual.people import votes as voting
+import leapfactual.people
+from leapfactual.people import campaigns, exclusion, votes
 from leapfactual.people.store import tables as t
 from leapfactual.people.store.database import Unavailable
-from leapfactual.people.web.app import OWNER, VOTER, application, keys
-from leapfactual.people.web.guard import MOST_BYTES, Pace
+from leapfactual.people.web.app import OWNER, VOTER, application, shortcut_keys
+from leapfactual.people.web.guard import MAX_BODY_BYTES, RateLimiter
 from leapfactual.people.worker import Worker
 from tests.people.crowd import Clock
 
@@ -30,7 +33,7 @@ def served(campaign):
     worker, clock = Worker(made.db), Clock()
     while worker.once(clock()):
         pass
-    made.app = application(made.db, pace=Pace(burst=10_000))
+    made.app = application(made.db, limiter=RateLimiter(burst=10_000))
 
     def client(token=None, owner=None, **options):
         found = TestClient(
@@ -52,7 +55,7 @@ def offered(client):
     return re.search(r'name="key" value="([0-9a-f]{32})"', page)[1]
 
 
-def votes(db):
+def vote_count(db):
     with db.read() as c:
         return c.execute(select(func.count()).select_from(t.vote)).scalar_one()
 
@@ -73,12 +76,12 @@ def test_a_person_joins_votes_and_is_thanked(served):
     assert client.get(f"/image/{key}").content.startswith(b"\x89PNG")
     done = client.post("/vote", data={"key": key, "answer": "4"})
     assert (done.status_code, done.headers["location"]) == (303, "/task")
-    assert votes(served.db) == 1
+    assert vote_count(served.db) == 1
     assert "Thank you: 1 answer so far" in client.get("/task").text
     again = client.post("/vote", data={"key": key, "answer": "4"})
     assert again.status_code == 303
     assert client.post("/vote", data={"key": key, "answer": "5"}).status_code == 409
-    assert votes(served.db) == 1
+    assert vote_count(served.db) == 1
 
 
 ROUTES = {
@@ -167,7 +170,7 @@ def test_a_picture_is_for_whom_it_was_given_to(served):
     assert ben.post("/vote", data={"key": key, "answer": "4"}).status_code == 403
     for other in ("1", "0" * 32, "..%2f..%2fetc%2fpasswd", "' OR 1=1 --"):
         assert ada.get(f"/image/{other}").status_code == 404
-    assert votes(served.db) == 0
+    assert vote_count(served.db) == 0
 
 
 BODIES = st.one_of(
@@ -188,7 +191,7 @@ def test_no_body_breaks_it(served, body, path):
     client = served.client(served.ada, served.token)
     got = client.post(path, content=body, headers=FORM)
     assert got.status_code in (303, 400, 403, 404, 409, 422)
-    assert votes(served.db) == 0
+    assert vote_count(served.db) == 0
 
 
 def test_a_body_that_does_not_end_is_cut_off(served):
@@ -199,7 +202,7 @@ def test_a_body_that_does_not_end_is_cut_off(served):
             yield b"x" * 1024
 
     assert client.post("/vote", content=endless(), headers=FORM).status_code == 413
-    headers = {**FORM, "content-length": str(MOST_BYTES + 1)}
+    headers = {**FORM, "content-length": str(MAX_BODY_BYTES + 1)}
     assert client.post("/vote", content=b"x", headers=headers).status_code == 413
     assert client.post("/vote", json={"key": "x"}).status_code == 415
 
@@ -228,7 +231,7 @@ def test_who_is_too_fast_waits(campaign):
     made = campaign()
     token = campaigns.invite(made.db, "Ada")
     now = [0.0]
-    app = application(made.db, pace=Pace(burst=3, rate=1.0, clock=lambda: now[0]))
+    app = application(made.db, limiter=RateLimiter(burst=3, rate=1.0, clock=lambda: now[0]))
     client = TestClient(app, base_url=HOME)
     client.cookies.set(VOTER, token)
     assert [client.get("/task").status_code for _ in range(5)] == [200] * 3 + [429] * 2
@@ -243,7 +246,7 @@ def test_a_full_disk_acknowledges_nothing(served, monkeypatch):
     def full(*_):
         raise Unavailable("the database failed (disk full).")
 
-    monkeypatch.setattr(voting, "vote", full)
+    monkeypatch.setattr(votes, "vote", full)
     got = client.post("/vote", data={"key": key, "answer": "4"})
     assert got.status_code == 503
     assert "not stored" in got.text
@@ -260,6 +263,37 @@ def test_the_page_does_not_say_what_it_is_after(served):
 
 
 def test_keys_are_letters_where_that_is_possible():
-    assert keys([str(k) for k in range(10)]) == [str(k) for k in range(10)]
-    assert keys(["U", "X"]) == ["1", "2"]
-    assert keys([f"class {k}" for k in range(11)])[8:] == ["9", "", ""]
+    assert shortcut_keys([str(k) for k in range(10)]) == [str(k) for k in range(10)]
+    assert shortcut_keys(["U", "X"]) == ["1", "2"]
+    assert shortcut_keys([f"class {k}" for k in range(11)])[8:] == ["9", "", ""]
+
+
+WITHOUT_TORCH = """
+import sys, types
+
+# The package itself imports torch, so a stand-in takes its place: only its folder is the real one.
+package = types.ModuleType("leapfactual")
+package.__path__ = [sys.argv[1]]
+sys.modules["leapfactual"] = package
+# None in sys.modules makes an import fail.
+sys.modules |= dict.fromkeys(["torch", "safetensors", "leapfactual.explainer"])
+import leapfactual.people.web.server
+from leapfactual import people
+people.invite, people.overview, people.Rule
+print(*sorted(name for name in sys.modules if name.startswith("leapfactual.")))
+"""
+
+
+def test_the_web_server_needs_no_torch():
+    folder = Path(leapfactual.people.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    imported = done.stdout.split()
+    assert "leapfactual.people.web.app" in imported
+    beyond = {name for name in imported if not name.startswith("leapfactual.people")}
+    assert beyond == {"leapfactual.errors", "leapfactual.explainer"}, "the latter is blocked"

@@ -24,8 +24,9 @@ from sqlalchemy.pool import QueuePool
 
 from ...errors import InputError, LeapError, MissingData, MissingExtra
 
-LOCK = 0x1EAF
-PATIENCE = 60
+ADVISORY_LOCK = 0x1EAF
+# A writer that waits for a minute waits for one that is stuck.
+BUSY_TIMEOUT_SECONDS = 60
 
 
 class Unavailable(LeapError, RuntimeError):
@@ -33,11 +34,11 @@ class Unavailable(LeapError, RuntimeError):
 
 
 class Database:
-    """Is the database of one campaign.
+    """Opens the database of one campaign.
 
     Arguments:
         place: A file, or a URL such as ``postgresql://localhost/campaign``.
-        create: Whether there must be no campaign yet; see :func:`made`.
+        create: Whether there must be no campaign yet; see :func:`new_database`.
     """
 
     def __init__(self, place: str | Path, *, create: bool = False) -> None:
@@ -46,12 +47,13 @@ class Database:
         self.sqlite = self.url.startswith("sqlite")
         self.engine = _engine(self.url, self.sqlite)
         self.lock = threading.Lock()
-        self._reach(create)
+        self._check_revision(create)
 
     def __repr__(self) -> str:
         return f"Database({make_url(self.url).render_as_string()})"
 
-    def _reach(self, create: bool) -> None:
+    def _check_revision(self, create: bool) -> None:
+        """Checks that there is a campaign, or none, and brings its tables up to date."""
         try:
             with self.engine.connect() as connection:
                 now = MigrationContext.configure(connection).get_current_revision()
@@ -64,9 +66,9 @@ class Database:
                 f"the database {self!r} cannot be opened ({_first_line(error)}). Is it running, "
                 "and is this a campaign of leapfactual?"
             ) from error
-        newest = ScriptDirectory.from_config(_alembic()).get_current_head()
+        newest = ScriptDirectory.from_config(alembic_config()).get_current_head()
         if create and now is not None:
-            raise _taken(self.place)
+            raise _occupied(self.place)
         if create:
             return
         if now is None:
@@ -79,8 +81,8 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Gives a connection to read with; it sees one moment."""
-        with _translated(), self.engine.connect() as connection:
+        """Yields a connection to read with; it sees one moment."""
+        with _translate_errors(), self.engine.connect() as connection:
             if not self.sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -88,40 +90,40 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Gives a connection to write with; all of it happens, or nothing."""
-        with self.lock, _translated(), self.engine.connect() as connection:
+        """Yields a connection to write with; all of it happens, or nothing."""
+        with self.lock, _translate_errors(), self.engine.connect() as connection:
             connection = connection.execution_options(writes=True)
             with connection.begin():
                 if not self.sqlite:
-                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
                 yield connection
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Closes all connections."""
         self.engine.dispose()
 
 
 @contextmanager
-def made(place: str | Path) -> Iterator[Connection]:
-    """Gives a connection to fill a new database with: afterwards all of it is there, or nothing.
+def new_database(place: str | Path) -> Iterator[Connection]:
+    """Yields a connection to fill a new database with: afterwards all of it is there, or nothing.
 
     A file is made under another name first.
 
     Arguments:
         place: A file, or the URL of a database in which there is no campaign.
     """
-    path = None if "://" in str(place) else _free(Path(place))
+    path = None if "://" in str(place) else _check_free(Path(place))
     there = place if path is None else path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     db = Database(there, create=True)
     try:
         with db.write() as connection:
             if MigrationContext.configure(connection).get_current_revision() is not None:
-                raise _taken(place)
+                raise _occupied(place)
             _migrate(connection)
             yield connection
         db.close()
         if path is not None:
-            _free(path)
+            _check_free(path)
             Path(there).rename(path)
     finally:
         db.close()
@@ -130,14 +132,14 @@ def made(place: str | Path) -> Iterator[Connection]:
                 Path(f"{there}{suffix}").unlink(missing_ok=True)
 
 
-def _free(path: Path) -> Path:
+def _check_free(path: Path) -> Path:
     if path.exists():
         raise InputError(f"there is something at {path} already. Give another file.")
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def _taken(place: str | Path) -> InputError:
+def _occupied(place: str | Path) -> InputError:
     return InputError(
         f"there is a campaign at {place} already. A database holds one: give another."
     )
@@ -145,14 +147,14 @@ def _taken(place: str | Path) -> InputError:
 
 def _migrate(connection: Connection) -> None:
     """Brings the tables to what this version of leapfactual expects."""
-    config = _alembic()
+    config = alembic_config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
-    """Says of a database that fails that it is unavailable, so that nothing is acknowledged."""
+def _translate_errors() -> Iterator[None]:
+    """Raises :class:`Unavailable` where the database fails, so that nothing is acknowledged."""
     try:
         yield
     except DBAPIError as error:
@@ -187,7 +189,7 @@ def _url(place: str, create: bool) -> str:
 def _engine(url: str, sqlite: bool) -> Engine:
     options: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 16, "max_overflow": 48}
     if sqlite:
-        options["connect_args"] = {"timeout": PATIENCE, "check_same_thread": False}
+        options["connect_args"] = {"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False}
     else:
         options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
     try:
@@ -210,7 +212,7 @@ def _prepare(connection: Any, record: object) -> None:  # noqa: ANN401 - of the 
         "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",
-        f"busy_timeout={PATIENCE * 1000}",
+        f"busy_timeout={BUSY_TIMEOUT_SECONDS * 1000}",
     ):
         connection.execute(f"PRAGMA {pragma}")
 
@@ -220,7 +222,8 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _alembic() -> Config:
+def alembic_config() -> Config:
+    """Returns the configuration of alembic, which has no file."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     return config
