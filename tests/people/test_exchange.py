@@ -13,7 +13,6 @@ import sys
 import tracemalloc
 import warnings
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,8 +36,8 @@ from tests.people.crowd import Clock, invited, labels, play
 from tests.people.test_audit import wild
 
 MISSING = (
-    "PANOPTES_AGGREGATION IS MISSING: ZOONIVERSE'S OWN TOOL DID NOT READ OUR CSV (pip install "
-    "--target .venv/panoptes panoptes_aggregation==5.3.1)"
+    "PANOPTES_AGGREGATION IS MISSING: ZOONIVERSE'S OWN TOOL DID NOT READ OUR CSV (python -m venv "
+    ".venv/panoptes && .venv/panoptes/bin/pip install panoptes_aggregation==5.3.1)"
 )
 BOTH = pytest.mark.parametrize("form", interchange.FORMATS)
 EXTRACT = """
@@ -234,18 +233,17 @@ def renamed(made, classes):
 
 
 def panoptes():
-    """Returns where Zooniverse's own tool is; its pins do not go with ours, so it lives apart."""
+    """Returns the Python that has Zooniverse's own tool; its pins do not go with ours."""
     places = [os.environ.get("LEAPFACTUAL_PANOPTES"), Path(sys.prefix) / "panoptes"]
     for place in filter(None, places):
-        if (Path(place) / "panoptes_aggregation").is_dir():
-            return [str(place)]
-    if find_spec("panoptes_aggregation") is None:
-        pytest.skip(MISSING)
-    return []
+        python = Path(place) / "bin" / "python"
+        if python.exists():
+            return str(python)
+    pytest.skip(MISSING)
 
 
 def test_zooniverses_own_tool_counts_as_we_do(played, tmp_path):
-    path = os.pathsep.join(panoptes())
+    python = panoptes()
     made = renamed(played(), ["=0", "One & only", *"23456789"])
     export_votes(made.db, tmp_path / "votes.csv", "zooniverse")
     (tmp_path / "extract.yaml").write_text(EXTRACT)
@@ -256,9 +254,8 @@ def test_zooniverses_own_tool_counts_as_we_do(played, tmp_path):
         ["reduce", "question_extractor_x.csv", "reduce.yaml", "-o", "x"],
     ):
         done = subprocess.run(
-            [sys.executable, "-c", code, *words],
+            [python, "-I", "-c", code, *words],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": path},
             capture_output=True,
             text=True,
             check=False,
