@@ -61,7 +61,7 @@ def replay(
         place = Path(folder) / "replay.db"
         with db.read() as old, new_database(place) as new:
             _copy_start(old, new)
-        second = Database(place)
+        second = Database(place, durable=False)
         try:
             worker = Worker(second, bundle, device)
             votes, events = _redo_all(db, second, worker, on_progress)

@@ -56,9 +56,10 @@ PLANS = (
 )
 
 
-def test_batch_is_step_on_a_thousand_campaigns():
+@pytest.mark.parametrize("campaigns", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_batch_is_step_on_a_thousand_campaigns(campaigns):
     fewer = 0
-    for n in range(1000):
+    for n in range(campaigns):
         rng = torch.Generator().manual_seed(n)
         x = 1.5 * torch.randn(1, 2, generator=rng)
         explainer = LeapFactual(Identity(), None, FLOW, PLANS[n % len(PLANS)])
@@ -69,7 +70,7 @@ def test_batch_is_step_on_a_thousand_campaigns():
         assert step[1] == batch[1]
         assert step[3] == batch[3] == 0
         fewer += batch[4] < step[4]
-    assert fewer > 500, "batches save rounds"
+    assert fewer > campaigns / 2, "batches save rounds"
 
 
 def test_a_campaign_is_the_explainer():
@@ -87,11 +88,12 @@ def test_a_campaign_is_the_explainer():
         assert torch.equal(found.queries, wanted.queries)
 
 
-def test_bisect_asks_little_and_says_what_it_guessed():
+@pytest.mark.parametrize("campaigns", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_bisect_asks_little_and_says_what_it_guessed(campaigns):
     plan = [blend(250, 0.01)]
     explainer = LeapFactual(Identity(), None, FLOW, plan)
     same = 0
-    for n in range(20):
+    for n in range(campaigns):
         x = MEANS[:1] + 0.2 * torch.randn(1, 2, generator=torch.Generator().manual_seed(n))
         label = voter(n)
         step = interview(explainer, x, 1, BATCH, label, most=250)
@@ -99,7 +101,7 @@ def test_bisect_asks_little_and_says_what_it_guessed():
         assert bisect[2] <= 1 + 9 * 3
         assert 0 < len(bisect[1]) - bisect[3] <= bisect[2], "asked or guessed"
         same += torch.equal(step[0].z_counterfactual, bisect[0].z_counterfactual)
-    assert same >= 15, "where the label changes once, it is the same"
+    assert same >= 0.75 * campaigns, "where the label changes once, it is the same"
 
 
 def test_bisect_can_be_wrong_and_then_has_guessed():

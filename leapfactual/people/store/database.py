@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,15 @@ class Database:
     Arguments:
         place: A file, or a URL such as ``postgresql://localhost/campaign``.
         create: Whether there must be no campaign yet; see :func:`new_database`.
+        durable: Whether what is committed must be on disk, for SQLite. A database that is thrown
+            away need not wait for that.
     """
 
-    def __init__(self, place: str | Path, *, create: bool = False) -> None:
+    def __init__(self, place: str | Path, *, create: bool = False, durable: bool = True) -> None:
         self.place = str(place)
         self.url = _url(self.place, create)
         self.sqlite = self.url.startswith("sqlite")
-        self.engine = _engine(self.url, self.sqlite)
+        self.engine = _engine(self.url, self.sqlite, durable)
         self.lock = threading.Lock()
         self._check_revision(create)
 
@@ -66,7 +69,6 @@ class Database:
                 f"the database {self!r} cannot be opened ({_first_line(error)}). Is it running, "
                 "and is this a campaign of leapfactual?"
             ) from error
-        newest = ScriptDirectory.from_config(alembic_config()).get_current_head()
         if create and now is not None:
             raise _occupied(self.place)
         if create:
@@ -75,7 +77,7 @@ class Database:
             raise InputError(
                 f"{self.place} holds no campaign. Make one with `leapfactual people create`."
             )
-        if now != newest:
+        if now != _newest_revision():
             with self.write() as connection:
                 _migrate(connection)
 
@@ -186,7 +188,7 @@ def _url(place: str, create: bool) -> str:
     )
 
 
-def _engine(url: str, sqlite: bool) -> Engine:
+def _engine(url: str, sqlite: bool, durable: bool) -> Engine:
     options: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 16, "max_overflow": 48}
     if sqlite:
         options["connect_args"] = {"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False}
@@ -200,17 +202,19 @@ def _engine(url: str, sqlite: bool) -> Engine:
             "'leapfactual[postgres]'`."
         ) from error
     if sqlite:
-        event.listen(engine, "connect", _prepare)
+        event.listen(
+            engine, "connect", partial(_prepare, synchronous="FULL" if durable else "OFF")
+        )
         event.listen(engine, "begin", _begin)
     return engine
 
 
-def _prepare(connection: Any, record: object) -> None:  # noqa: ANN401 - of the driver
+def _prepare(connection: Any, record: object, *, synchronous: str) -> None:  # noqa: ANN401 - of the driver
     """Sets up a connection of SQLite; transactions are begun by hand."""
     connection.isolation_level = None
     for pragma in (
         "journal_mode=WAL",
-        "synchronous=FULL",
+        f"synchronous={synchronous}",
         "foreign_keys=ON",
         f"busy_timeout={BUSY_TIMEOUT_SECONDS * 1000}",
     ):
@@ -220,6 +224,11 @@ def _prepare(connection: Any, record: object) -> None:  # noqa: ANN401 - of the 
 def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get("writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+@cache
+def _newest_revision() -> str | None:
+    return ScriptDirectory.from_config(alembic_config()).get_current_head()
 
 
 def alembic_config() -> Config:
