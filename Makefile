@@ -20,9 +20,10 @@ $(VENV)/demo: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[plot]'
 	touch $@
 
+# Zooniverse's own tool, which reads our files in the tests, wants other versions than ours do: it has an environment of its own.
 $(VENV)/dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
-	-$(PIP) --upgrade --target $(VENV)/panoptes panoptes_aggregation==5.3.1
+	-$(BIN)/python -m venv $(VENV)/panoptes && $(VENV)/panoptes/bin/python -m pip install --quiet --disable-pip-version-check panoptes_aggregation==5.3.1
 	touch $@
 
 demo: $(VENV)/demo

@@ -15,6 +15,7 @@ from leapfactual.data.images import open_images
 from leapfactual.imaging import to_pil
 from leapfactual.people import campaigns, status
 from leapfactual.people.consensus import Rule
+from leapfactual.people.creation import create
 from leapfactual.people.store.database import Database
 from leapfactual.pretrained import load
 from studies.people import serve
@@ -37,9 +38,11 @@ def main():
             to_pil(x).save(Path(folder) / "digits" / f"{n:03d}.png")
         images = open_images(Path(folder) / "digits")
         rule = Rule(least=7, most=15)
-        plan = campaigns.Plan("Which digit is this?", plan="blend(40, 0.04)", rule=rule)
+        plan = campaigns.CampaignSettings(
+            "Which digit is this?", plan="blend(40, 0.04)", rule=rule
+        )
         bundle = files("leapfactual") / "shipped" / "bundle"
-        campaigns.create(place, bundle, images, [8] * len(images), plan)
+        create(place, bundle, images, [8] * len(images), plan)
         db = Database(place)
         voters = [
             Voter(campaigns.invite(db, f"person {n}"), Character(0.9, given.pause), n)

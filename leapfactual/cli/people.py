@@ -1,11 +1,9 @@
 """People as the classifier: create a campaign, invite, serve, look, decide."""
 
-import os
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, replace
+from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +14,7 @@ from ..errors import InputError, MissingExtra
 from .options import Device, Json, Quiet, Seed, check_device, console, plain, print_json, talk
 
 if TYPE_CHECKING:
-    from ..people.store.database import Database
+    from ..people import Database
 
 people = typer.Typer(
     help="People as the classifier: campaigns in which volunteers answer and the leap goes on.",
@@ -24,7 +22,7 @@ people = typer.Typer(
     rich_markup_mode=None,
 )
 
-NEEDED = ("starlette", "uvicorn", "sqlalchemy", "alembic", "jinja2")
+REQUIRED_PACKAGES = ("starlette", "uvicorn", "sqlalchemy", "alembic", "jinja2")
 Place = Annotated[
     str,
     typer.Argument(help="The campaign: a SQLite file, or the URL of a PostgreSQL database."),
@@ -43,12 +41,11 @@ METHOD = typer.Option(help="majority, or dawid-skene.")
 POSTERIOR = typer.Option(help="Which posterior Dawid–Skene must reach.")
 Format = Annotated[str, typer.Option("--format", help="zooniverse, or label-studio.")]
 LOCAL = "http://localhost:8000"
-SHIPPED, SHOWN = "digits", 6
 
 
 def require() -> None:
-    """Says which packages are missing."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
+    """Checks that the packages of the extra are installed."""
+    missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise MissingExtra(
             f"campaigns need {', '.join(missing)}. Run `pip install 'leapfactual[people]'`."
@@ -56,9 +53,9 @@ def require() -> None:
 
 
 @contextmanager
-def _opened(place: str) -> "Iterator[Database]":
+def _open(place: str) -> "Iterator[Database]":
     require()
-    from ..people.store.database import Database
+    from ..people import Database
 
     db = Database(place)
     try:
@@ -68,40 +65,14 @@ def _opened(place: str) -> "Iterator[Database]":
 
 
 def _base(url: str) -> str:
-    """Returns where the page is, if it is said in full."""
+    """Returns the address of the page, if it is given in full."""
     if not url.startswith(("http://", "https://")):
         raise InputError(f"`--url` must begin with http:// or https://, got {url!r}.")
     return url.rstrip("/")
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _shipped(bundle: Path, images: list[Path]) -> Iterator[tuple[Path, list[Path]]]:
-    """Gives the bundle and the pictures, those of the package where `digits` is asked for."""
-    import tempfile
-    from importlib.resources import as_file, files
-
-    from ..bundle.manifest import MANIFEST
-    from ..imaging import to_pil
-    from ..pretrained import load
-
-    if str(bundle) != SHIPPED or (bundle / MANIFEST).exists():
-        if not images:
-            raise InputError("give the pictures to explain: a folder, a zip, or files.")
-        yield bundle, images
-        return
-    with as_file(files("leapfactual") / "shipped" / "bundle") as folder:
-        if images:
-            yield folder, images
-            return
-        with tempfile.TemporaryDirectory() as place:
-            digits = load().digits
-            for row in range(SHOWN):
-                to_pil(digits.images[row]).save(Path(place) / f"digit-{row:02d}.png")
-            yield folder, [Path(place)]
 
 
 @people.command()
@@ -140,7 +111,7 @@ def create(
             "same result. bisect: a few of them, if the answer changes but once."
         ),
     ] = "batch",
-    ahead: Annotated[int, typer.Option(help="How many pictures a round has at most.")] = 32,
+    max_frames: Annotated[int, typer.Option(help="How many pictures a round has at most.")] = 32,
     least: Annotated[int, LEAST] = 3,
     share: Annotated[float, SHARE] = 2 / 3,
     most: Annotated[int, MOST] = 7,
@@ -170,60 +141,32 @@ def create(
     To try it: leapfactual people create digits --target 8 --question 'Which digit is this?'
     """
     require()
-    from ..bundle import Bundle
-    from ..data.images import open_images
-    from ..jobs.explain import listed_pairs, target_named
-    from ..people import campaigns
-    from ..people.consensus import Rule
+    from ..people import CampaignSettings, Rule, create_from_files
 
-    if (target is None) == (targets is None):
-        raise InputError(
-            "say what the pictures are to become: --target CLASS, or --targets FILE.csv."
+    settings = CampaignSettings(
+        question=question,
+        classes=tuple(part.strip() for part in classes.split(",")) if classes else (),
+        plan=plan,
+        mode=mode,
+        max_frames=max_frames,
+        rule=Rule(least, share, most, method, posterior),
+        gold_share=gold_share,
+        repeat_share=repeat_share,
+        lease=60 * lease,
+        seed=seed,
+        name=name,
+    )
+    with talk("creating", quiet=quiet or as_json):
+        token, count = create_from_files(
+            out, bundle, images or [], settings, target=target, targets=targets, gold=gold
         )
-    with (
-        talk("opening", quiet=quiet or as_json) as say,
-        _shipped(bundle, images or []) as (bundle, images),
-    ):
-        loaded = Bundle.load(bundle)
-        stretch = str(loaded.training.get("stretch", "none"))
-        shape = tuple(loaded.probes.shape[1:])
-        size = (shape[1], shape[2]) if len(shape) == 3 else None
-        source = images[0] if len(images) == 1 else images
-        found = open_images(source, size=size, channels=shape[0]).stretched(stretch)
-        known = None
-        if gold is not None:
-            known = open_images(gold, size=size, channels=shape[0]).stretched(stretch)
-        names = tuple(part.strip() for part in classes.split(",")) if classes else loaded.classes
-        if target is not None:
-            wanted = [target_named(target, names)] * len(found)
-        else:
-            assert targets is not None
-            pairs = listed_pairs(targets, found, names)
-            if sorted(row for row, _ in pairs) != list(range(len(found))):
-                raise InputError(f"{targets} must name a target for every picture, once.")
-            wanted = [goal for _, goal in sorted(pairs)]
-        chosen = campaigns.Plan(
-            question=question,
-            classes=names,
-            plan=plan,
-            mode=mode,
-            ahead=ahead,
-            rule=Rule(least, share, most, method, posterior),
-            gold_share=gold_share,
-            repeat_share=repeat_share,
-            lease=60 * lease,
-            seed=seed,
-            name=name,
-        )
-        say.progress(0.5, "writing")
-        token = campaigns.create(out, bundle, found, wanted, chosen, known)
     if as_json:
-        print_json({"campaign": out, "runs": len(found), "owner": token})
+        print_json({"campaign": out, "runs": count, "owner": token})
     else:
-        _tell(f"Made {out} with {len(found)} pictures. Invite people, then serve:\n")
-        _tell(f"  leapfactual people invite {out} Ada Ben Cleo")
-        _tell(f"  leapfactual people serve {out}\n")
-        _tell(f"Your own link, while it is served: {LOCAL}/owner/join/{token}")
+        _print(f"Made {out} with {count} pictures. Invite people, then serve:\n")
+        _print(f"  leapfactual people invite {out} Ada Ben Cleo")
+        _print(f"  leapfactual people serve {out}\n")
+        _print(f"Your own link, while it is served: {LOCAL}/owner/join/{token}")
 
 
 @people.command()
@@ -242,8 +185,8 @@ def invite(
     Example: leapfactual people invite campaign.db Ada Ben Cleo --url https://vote.example.org
     """
     base = _base(url)
-    with _opened(campaign) as db:
-        from ..people.campaigns import invite_all, renew
+    with _open(campaign) as db:
+        from ..people import invite_all, renew
 
         tokens = renew(db, names) if again else invite_all(db, names)
     links = {n: f"{base}/join/{token}" for n, token in zip(names, tokens, strict=True)}
@@ -251,7 +194,7 @@ def invite(
         print_json(links)
     else:
         for name, link in links.items():
-            _tell(f"{plain(name)}: {link}")
+            _print(f"{plain(name)}: {link}")
 
 
 @people.command()
@@ -260,10 +203,10 @@ def owner(campaign: Place, url: Url = LOCAL) -> None:
 
     Example: leapfactual people owner campaign.db
     """
-    with _opened(campaign) as db:
-        from ..people.campaigns import renew_owner
+    with _open(campaign) as db:
+        from ..people import renew_owner
 
-        _tell(f"{_base(url)}/owner/join/{renew_owner(db)}")
+        _print(f"{_base(url)}/owner/join/{renew_owner(db)}")
 
 
 @people.command()
@@ -291,37 +234,20 @@ def serve(
     On a server: leapfactual people serve campaign.db --allow-host vote.example.org --secure
     """
     check_device(device)
-    with _opened(campaign) as db:
-        import uvicorn
+    with _open(campaign) as db:
+        from ..people import serve as run
 
-        from ..people.web.app import application
-        from ..people.worker import beside
-
-        app = application(db, hosts=allow_host or (), secure=secure)
-        quiet = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
-        with (
-            _listening(host, port) as listening,
-            beside(db, bundle, device) if worker else nullcontext(),
-        ):
-            there = f"http://{host}:{listening.getsockname()[1]}"
-            _tell(f"Serving {plain(campaign)} on {there}. Stop with Ctrl-C.")
-            with suppress(KeyboardInterrupt):
-                uvicorn.Server(quiet).run(sockets=[listening])
-
-
-def _why(error: OSError) -> str:
-    return str(error) if error.errno is None or error.errno < 0 else os.strerror(error.errno)
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens."""
-    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=kind)
-    except OSError as error:
-        raise InputError(
-            f"{host}:{port} cannot be listened on ({_why(error)}). Give another --port or --host."
-        ) from error
+        run(
+            db,
+            host=host,
+            port=port,
+            hosts=allow_host or (),
+            secure=secure,
+            worker=worker,
+            bundle=bundle,
+            device=device,
+            on_start=lambda url: _print(f"Serving {plain(campaign)} on {url}. Stop with Ctrl-C."),
+        )
 
 
 @people.command()
@@ -331,15 +257,15 @@ def work(campaign: Place, bundle: Elsewhere = None, device: Device = "cpu") -> N
     Example: leapfactual people work campaign.db --device cuda
     """
     check_device(device)
-    with _opened(campaign) as db:
-        from ..people.worker import Worker
+    with _open(campaign) as db:
+        from ..people import Worker
 
-        made = Worker(db, bundle, device)
-        _tell("Doing jobs. Stop with Ctrl-C.")
+        worker = Worker(db, bundle, device)
+        _print("Doing jobs. Stop with Ctrl-C.")
         try:
-            made.run(lambda: False)
+            worker.run(lambda: False)
         except KeyboardInterrupt:
-            _tell("Stopped. What was begun is done again by whoever works next.")
+            _print("Stopped. What was begun is done again by whoever works next.")
 
 
 @people.command()
@@ -348,31 +274,31 @@ def status(campaign: Place, as_json: Json = False) -> None:
 
     Example: leapfactual people status campaign.db
     """
-    with _opened(campaign) as db:
-        from ..people.status import overview
+    with _open(campaign) as db:
+        from ..people import overview
 
         seen = overview(db)
     if as_json:
         print_json(asdict(seen))
         return
-    _tell(f"{plain(seen.name)}: {plain(seen.question)}{' (paused)' if seen.paused else ''}")
-    _tell("runs: " + ", ".join(f"{n} {what}" for what, n in sorted(seen.runs.items())))
+    _print(f"{plain(seen.name)}: {plain(seen.question)}{' (paused)' if seen.paused else ''}")
+    _print("runs: " + ", ".join(f"{n} {what}" for what, n in sorted(seen.runs.items())))
     alpha = "" if seen.alpha is None else f"; agreement α = {seen.alpha:.2f}"
-    _tell(f"votes: {seen.votes}, of which {seen.counted} count{alpha}")
+    _print(f"votes: {seen.votes}, of which {seen.counted} count{alpha}")
     if seen.done:
-        _tell("All runs have ended: leapfactual people results CAMPAIGN --out FOLDER")
+        _print("All runs have ended: leapfactual people results CAMPAIGN --out FOLDER")
     else:
-        _tell(f"waiting: {seen.open} pictures, which need {seen.left} votes or more")
+        _print(f"waiting: {seen.open} pictures, which need {seen.left} votes or more")
     if seen.more:
-        _tell("Pictures need more people than were invited: invite more, or change the rule.")
+        _print("Pictures need more people than were invited: invite more, or change the rule.")
     for p in seen.people:
         right = "" if p["right"] is None else f", {p['right']:.0%} right on {p['gold']} gold"
         if p["estimate"] is not None:
             right += f", about {p['estimate']:.0%} on all"
-        _tell(f"  {plain(p['name'])}{' (voided)' if p['voided'] else ''}: {p['votes']}{right}")
+        _print(f"  {plain(p['name'])}{' (voided)' if p['voided'] else ''}: {p['votes']}{right}")
     for task, name in seen.stuck:
         what = f"leapfactual people adjudicate CAMPAIGN {task} CLASS"
-        _tell(f"for you to decide, {plain(name)}: {what}")
+        _print(f"for you to decide, {plain(name)}: {what}")
 
 
 @people.command()
@@ -388,14 +314,14 @@ def results(
     Example: leapfactual people results campaign.db --out found
     """
     check_device(device)
-    with _opened(campaign) as db:
-        from ..people.results import write
+    with _open(campaign) as db:
+        from ..people import write_results
 
-        count = write(db, out, bundle, device)
+        count = write_results(db, out, bundle, device)
     if not count:
-        _tell(f"No run has come to its end yet; {out} has the table alone.")
+        _print(f"No run has come to its end yet; {out} has the table alone.")
     elif not quiet:
-        _tell(f"Wrote results.csv, results.json and the page of {count} finished runs to {out}.")
+        _print(f"Wrote results.csv, results.json and the page of {count} finished runs to {out}.")
 
 
 @people.command()
@@ -424,13 +350,13 @@ def export(
 
     Example: leapfactual people export campaign.db votes.csv --format zooniverse
     """
-    with _opened(campaign) as db:
-        from ..people.exchange.interchange import export as write
+    with _open(campaign) as db:
+        from ..people import export_votes
 
-        done = write(db, file, form, pictures, blank=blank)
+        done = export_votes(db, file, form, pictures, blank=blank)
     if not quiet:
         beside = "" if pictures is None else f", and {done.pictures} pictures to {pictures}"
-        _tell(f"Wrote {done.votes} votes to {file}{beside}.")
+        _print(f"Wrote {done.votes} votes to {file}{beside}.")
 
 
 @people.command("import")
@@ -447,19 +373,21 @@ def import_(
 
     Example: leapfactual people import campaign.db votes.json --format label-studio
     """
-    with _opened(campaign) as db:
-        from ..people.exchange.interchange import bring_in
+    with _open(campaign) as db:
+        from ..people import import_votes
 
-        done = bring_in(db, file, form)
+        done = import_votes(db, file, form)
     if as_json:
         print_json(asdict(done))
         return
-    _tell(f"Took {done.taken + done.late} votes, of which {done.late} were late and do not count.")
-    _tell(f"Skipped {done.skipped} of people who had voted on the picture, or were voided.")
+    _print(
+        f"Took {done.taken + done.late} votes, of which {done.late} were late and do not count."
+    )
+    _print(f"Skipped {done.skipped} of people who had voted on the picture, or were voided.")
     if done.people:
-        _tell(f"{done.people} people are new.")
+        _print(f"{done.people} people are new.")
     if done.unknown:
-        _tell(
+        _print(
             f"{done.unknown} votes are on pictures that are not there. If they are to come, do "
             "the jobs and import the file again."
         )
@@ -478,12 +406,12 @@ def void(
 
     Example: leapfactual people void campaign.db Ben --rewind
     """
-    with _opened(campaign) as db:
-        from ..people.exclusion import void as take_back
+    with _open(campaign) as db:
+        from ..people import void as exclude
 
-        doubted = take_back(db, name, rewind=rewind)
+        doubted = exclude(db, name, rewind=rewind)
     done = "rewound where it mattered" if rewind else "marked as doubted"
-    _tell(f"{plain(name)} can no longer vote. {len(doubted)} runs were {done}.")
+    _print(f"{plain(name)} can no longer vote. {len(doubted)} runs were {done}.")
 
 
 @people.command()
@@ -496,18 +424,12 @@ def adjudicate(
 
     Example: leapfactual people adjudicate campaign.db 17 cat
     """
-    with _opened(campaign) as db:
-        from ..jobs.explain import target_named
-        from ..people import transitions as rounds
-        from ..people import votes
-        from ..people.consensus import IMPLAUSIBLE
+    with _open(campaign) as db:
+        from ..people import adjudicate as decide
+        from ..people import parse_outcome
 
-        with db.read() as c:
-            classes = rounds.settings(c).classes
-        same = answer == "not believable"
-        outcome = IMPLAUSIBLE if same else target_named(answer, tuple(classes))
-        votes.adjudicate(db, task, outcome, time.time())
-    _tell("Decided.")
+        decide(db, task, parse_outcome(db, answer), time.time())
+    _print("Decided.")
 
 
 @people.command()
@@ -516,11 +438,11 @@ def retry(campaign: Place) -> None:
 
     Example: leapfactual people retry campaign.db
     """
-    with _opened(campaign) as db:
-        from ..people.worker import retry as revive
+    with _open(campaign) as db:
+        from ..people import retry as try_again
 
-        names = revive(db)
-    _tell(f"{len(names)} runs are tried again{': ' if names else ''}{plain(', '.join(names))}.")
+        names = try_again(db)
+    _print(f"{len(names)} runs are tried again{': ' if names else ''}{plain(', '.join(names))}.")
 
 
 @people.command()
@@ -534,42 +456,40 @@ def verify(
     Example: leapfactual people verify campaign.db
     """
     check_device(device)
-    with _opened(campaign) as db:
-        from ..people.audit import replay
+    with _open(campaign) as db:
+        from ..people import replay
 
-        with talk("playing it again", quiet=quiet) as say:
-            found = replay(
-                db, bundle, lambda share: say.progress(share, "playing it again"), device
-            )
-    for difference in found.differences:
-        _tell(difference)
-    if found.differences:
+        with talk("replaying", quiet=quiet) as say:
+            report = replay(db, bundle, lambda share: say.progress(share, "replaying"), device)
+    for difference in report.differences:
+        _print(difference)
+    if report.differences:
         raise InputError(
-            f"{len(found.differences)} things came out otherwise: somebody has changed this "
+            f"{len(report.differences)} things came out otherwise: somebody has changed this "
             "database, or the bundle is computed otherwise here."
         )
     if not quiet:
-        _tell(f"All as it was: {found.events} events, {found.votes} votes.")
+        _print(f"All as it was: {report.events} events, {report.votes} votes.")
 
 
 @people.command()
 def pause(campaign: Place) -> None:
     """Stop giving out pictures. Answers to those that were given out are still taken."""
-    with _opened(campaign) as db:
-        from ..people.campaigns import pause as stop
+    with _open(campaign) as db:
+        from ..people import pause as set_paused
 
-        stop(db, True)
-    _tell("Paused: no pictures are given out.")
+        set_paused(db, True)
+    _print("Paused: no pictures are given out.")
 
 
 @people.command()
 def resume(campaign: Place) -> None:
     """Go on giving out pictures."""
-    with _opened(campaign) as db:
-        from ..people.campaigns import pause as stop
+    with _open(campaign) as db:
+        from ..people import pause as set_paused
 
-        stop(db, False)
-    _tell("Resumed.")
+        set_paused(db, False)
+    _print("Resumed.")
 
 
 @people.command()
@@ -585,9 +505,8 @@ def rule(
 
     Example: leapfactual people rule campaign.db --least 5 --most 9
     """
-    with _opened(campaign) as db:
-        from ..people.campaigns import change_rule
-        from ..people.transitions import current_rule
+    with _open(campaign) as db:
+        from ..people import update_rule
 
         given = {
             "least": least,
@@ -596,12 +515,9 @@ def rule(
             "method": method,
             "posterior": posterior,
         }
-        with db.write() as c:
-            new = {name: value for name, value in given.items() if value is not None}
-            changed = replace(current_rule(c)[1], **new)  # type: ignore[arg-type]
-            change_rule(c, changed, time.time())
-        few, many = changed.least, changed.most
-        enough = (
-            f"{changed.share:.0%}" if changed.method == "majority" else f"{changed.posterior:g}"
-        )
-        _tell(f"From now on: {few} to {many} votes on a picture, {changed.method}, {enough}.")
+        changed = update_rule(db, **{k: v for k, v in given.items() if v is not None})
+    enough = f"{changed.share:.0%}" if changed.method == "majority" else f"{changed.posterior:g}"
+    _print(
+        f"From now on: {changed.least} to {changed.most} votes on a picture, {changed.method}, "
+        f"{enough}."
+    )

@@ -1,4 +1,4 @@
-"""Taking a task: what a person is shown next.
+"""The assignment of tasks: which picture a person is shown next.
 
 Everybody gets a frame that needs votes, of another run each time, now and then one whose answer is
 known, or one that they have seen before. No more people are sent to a picture than it needs.
@@ -24,15 +24,16 @@ from sqlalchemy import (
 
 from .store import tables as t
 from .store.database import Database
-from .transitions import current_rule, settings
-from .votes import admit
+from .transitions import current_rule, get_campaign
+from .votes import check_invited
 
-APART = 5
+# A repeat among the last few pictures would be answered from memory.
+MIN_REPEAT_GAP = 5
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Is a task that was given to a person.
+    """A task that was given to a person.
 
     Arguments:
         key: What the picture and the vote go by. It is random: the numbers of tasks would tell
@@ -47,53 +48,55 @@ class Offer:
 def take(db: Database, annotator: int, now: float) -> Offer | None:
     """Gives a person a task, the one that the person has already if there is one.
 
-    Returns none where there is nothing to do just now; that is found out without writing, so that
-    those who wait are in nobody's way.
+    Returns none where there is nothing to do just now. That takes no write transaction, so people
+    who wait do not hold up those who vote.
     """
     with db.read() as c:
-        admit(c, annotator)
-        if settings(c).paused or not (_holds(c, annotator, now) or _frame(c, annotator, now)):
+        check_invited(c, annotator)
+        if get_campaign(c).paused or not (
+            _leased_task(c, annotator, now) or _frame(c, annotator, now)
+        ):
             return None
     with db.write() as c:
-        admit(c, annotator)
-        campaign = settings(c)
+        check_invited(c, annotator)
+        campaign = get_campaign(c)
         if campaign.paused:
             return None
-        held = _held(c, annotator, now, campaign.lease)
+        held = _renew_lease(c, annotator, now, campaign.lease)
         if held is not None:
             return held
         chosen = _choose(c, campaign, annotator, now)
-        return None if chosen is None else _lend(c, chosen, annotator, now, campaign.lease)
+        return None if chosen is None else _grant_lease(c, chosen, annotator, now, campaign.lease)
 
 
-def _voted() -> t.Record:
-    """Is whether a person, to be named, has voted on a task."""
+def _has_voted() -> t.Record:
+    """Builds the condition that a person, a parameter of the query, has voted on a task."""
     person = bindparam("annotator", type_=Integer)
     return exists().where(t.vote.c.task_id == t.task.c.id, t.vote.c.annotator_id == person)
 
 
-HOLDS = (
+LEASED_TASK = (
     select(t.lease.c.id, t.lease.c.key, t.task.c.asset)
     .join(t.task, t.task.c.id == t.lease.c.task_id)
     .where(
         t.lease.c.annotator_id == bindparam("annotator"),
         t.lease.c.expires > bindparam("now"),
         t.task.c.state == t.OPEN,
-        ~_voted(),
+        ~_has_voted(),
     )
     .order_by(t.lease.c.id)
     .limit(1)
 )
 
 
-def _holds(c: Connection, annotator: int, now: float) -> t.Record:
-    """Returns what a person has on lease and has not voted on, if there is something."""
-    return c.execute(HOLDS, {"annotator": annotator, "now": now}).one_or_none()
+def _leased_task(c: Connection, annotator: int, now: float) -> t.Record:
+    """Returns the task that a person has on lease and has not voted on, if there is one."""
+    return c.execute(LEASED_TASK, {"annotator": annotator, "now": now}).one_or_none()
 
 
-def _held(c: Connection, annotator: int, now: float, lease: float) -> Offer | None:
-    """Gives a person again what they have, with all the time for it."""
-    row = _holds(c, annotator, now)
+def _renew_lease(c: Connection, annotator: int, now: float, lease: float) -> Offer | None:
+    """Returns the task that a person has on lease, with all the time for it."""
+    row = _leased_task(c, annotator, now)
     if row is None:
         return None
     c.execute(update(t.lease).where(t.lease.c.id == row.id).values(expires=now + lease))
@@ -105,7 +108,7 @@ def _choose(c: Connection, campaign: t.Record, annotator: int, now: float) -> t.
     given = c.execute(
         select(func.count()).select_from(t.vote).where(t.vote.c.annotator_id == annotator)
     ).scalar_one()
-    luck, where = (_draw(campaign.seed, annotator, given, n) for n in range(2))
+    luck, where = (_uniform(campaign.seed, annotator, given, n) for n in range(2))
     frame = _frame(c, annotator, now, where)
     if frame is None:
         return None
@@ -116,14 +119,14 @@ def _choose(c: Connection, campaign: t.Record, annotator: int, now: float) -> t.
     return frame
 
 
-def _draw(*parts: int) -> float:
-    """Returns a number in [0, 1) that depends on nothing else."""
+def _uniform(*parts: int) -> float:
+    """Returns a number in [0, 1) that depends on these numbers alone."""
     digest = hashlib.sha256(json.dumps(parts).encode()).digest()
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def _needed() -> t.Record:
-    """Is a frame that needs another vote, counting those that others are about to give."""
+def _frames_needing_votes() -> t.Record:
+    """Builds the query of a frame that needs another vote, besides those on lease."""
     votes = (
         select(func.count())
         .select_from(t.vote.join(t.annotator, t.annotator.c.id == t.vote.c.annotator_id))
@@ -152,30 +155,33 @@ def _needed() -> t.Record:
 
 
 def _open(kind: str) -> t.Record:
-    """Is the first open task of a kind, from some number on, that a person has not voted on."""
+    """Builds the query of an open task of a kind that a person has not voted on.
+
+    It is the first from the number ``start`` on.
+    """
     return (
         select(t.task)
         .where(
             t.task.c.kind == kind,
             t.task.c.state == t.OPEN,
             t.task.c.id >= bindparam("start", type_=Integer),
-            ~_voted(),
+            ~_has_voted(),
         )
         .order_by(t.task.c.id)
         .limit(1)
     )
 
 
-NEEDED, KNOWN = _needed(), _open(t.GOLD)
-FIRST = NEEDED.where(t.task.c.round_id == bindparam("round", type_=Integer))
+NEEDED_FRAMES, OPEN_GOLD = _frames_needing_votes(), _open(t.GOLD)
+FIRST_OF_ROUND = NEEDED_FRAMES.where(t.task.c.round_id == bindparam("round", type_=Integer))
 
 
-def _somewhere(
+def _search_from(
     c: Connection, query: t.Record, luck: float, given: Mapping[str, object]
 ) -> t.Record:
-    """Returns the first task from somewhere on, else from the beginning, if there is one.
+    """Returns the first task from a random number on, else from the beginning, if there is one.
 
-    So as not to look at all of them, which may be many, each time.
+    So not all tasks, which may be many, are read each time.
     """
     last = c.execute(select(func.max(t.task.c.id))).scalar_one() or 0
     for start in (1 + int(luck * last), 0):
@@ -191,14 +197,14 @@ def _frame(c: Connection, annotator: int, now: float, luck: float = 0.0) -> t.Re
     What comes after a change is not needed, so the first ones are asked about first.
     """
     given = {"annotator": annotator, "now": now, "least": current_rule(c)[1].least}
-    found = _somewhere(c, NEEDED, luck, given)
+    found = _search_from(c, NEEDED_FRAMES, luck, given)
     if found is None:
         return None
-    return c.execute(FIRST, {**given, "start": 0, "round": found.round_id}).one()
+    return c.execute(FIRST_OF_ROUND, {**given, "start": 0, "round": found.round_id}).one()
 
 
 def _gold(c: Connection, annotator: int, luck: float) -> t.Record:
-    return _somewhere(c, KNOWN, luck, {"annotator": annotator})
+    return _search_from(c, OPEN_GOLD, luck, {"annotator": annotator})
 
 
 def _repeat(c: Connection, annotator: int) -> t.Record:
@@ -216,13 +222,13 @@ def _repeat(c: Connection, annotator: int) -> t.Record:
             )
         ).scalars()
     )
-    for row in rows[:-APART]:
+    for row in rows[:-MIN_REPEAT_GAP]:
         if row.frame_id not in done:
-            return again(c, row, annotator)
+            return repeat_task(c, row, annotator)
     return None
 
 
-def _lend(c: Connection, task: t.Record, annotator: int, now: float, lease: float) -> Offer:
+def _grant_lease(c: Connection, task: t.Record, annotator: int, now: float, lease: float) -> Offer:
     key = secrets.token_hex(16)
     lent = c.execute(
         update(t.lease)
@@ -240,7 +246,7 @@ def _lend(c: Connection, task: t.Record, annotator: int, now: float, lease: floa
     return Offer(lent, task.asset)
 
 
-def again(c: Connection, task: t.Record, annotator: int) -> t.Record:
+def repeat_task(c: Connection, task: t.Record, annotator: int) -> t.Record:
     """Returns the task that shows the picture of a frame to a person once more."""
     known = c.execute(
         select(t.task).where(

@@ -1,4 +1,4 @@
-"""Does the event log lead to what is there? It is played again, from the first vote on.
+"""An audit of a campaign: its event log is replayed, from the first vote on, and compared.
 
 A campaign is a function of its pictures and of what people and the owner did, in that order. So a
 second campaign is made of the same pictures, everything in the event log that somebody did is done
@@ -15,25 +15,25 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, true, update
 
 from ..errors import InputError
-from .assignment import again
+from .assignment import repeat_task
 from .campaigns import change_rule
 from .consensus import Rule
-from .exclusion import exclude, rewound
+from .exclusion import exclude, rewind_run
 from .store import tables as t
-from .store.database import Database, made
-from .transitions import enqueue, go_on, record
+from .store.database import Database, new_database
+from .transitions import advance_from, enqueue_job, record_consensus, revive, stall
 from .votes import cast
-from .worker import Worker, revive, stall
+from .worker import Worker
 
 Identity = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Replayed:
-    """Is what replaying found.
+class ReplayReport:
+    """What came out of a replay.
 
     Arguments:
-        events: How many events were done again.
+        events: How many events were replayed.
         votes: How many of them were votes.
         differences: What came out otherwise, in words; nothing, where all is well.
     """
@@ -45,33 +45,33 @@ class Replayed:
 
 def replay(
     db: Database,
-    bundle: Path | None = None,
-    progress: Callable[[float], object] = lambda _: None,
+    bundle: str | Path | None = None,
+    on_progress: Callable[[float], object] = lambda _: None,
     device: str = "cpu",
-) -> Replayed:
-    """Plays a campaign again, and says what came out otherwise.
+) -> ReplayReport:
+    """Replays a campaign, and returns what came out otherwise.
 
     Arguments:
         db: The campaign, which stays as it is.
         bundle: The bundle, if it is somewhere else than when the campaign was made.
-        progress: Is told the share that is done.
+        on_progress: Called with the share that is done.
         device: Where to compute; frames are the same to the last bit only where they were made.
     """
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "again.db"
-        with db.read() as old, made(place) as new:
-            _begin(old, new)
-        again = Database(place)
+        place = Path(folder) / "replay.db"
+        with db.read() as old, new_database(place) as new:
+            _copy_start(old, new)
+        second = Database(place, durable=False)
         try:
-            worker = Worker(again, bundle, device)
-            votes, events = _play(db, again, worker, progress)
-            return Replayed(events, votes, _compared(db, again))
+            worker = Worker(second, bundle, device)
+            votes, events = _redo_all(db, second, worker, on_progress)
+            return ReplayReport(events, votes, _compare(db, second))
         finally:
-            again.close()
+            second.close()
 
 
-def _play(
-    db: Database, again: Database, worker: Worker, progress: Callable[[float], object]
+def _redo_all(
+    db: Database, second: Database, worker: Worker, on_progress: Callable[[float], object]
 ) -> tuple[int, int]:
     with db.read() as old:
         events = old.execute(select(t.event).order_by(t.event.c.id)).all()
@@ -87,14 +87,14 @@ def _play(
             if not worker.once(now, content["run"]):
                 raise InputError(f"run {content['run']} has no job when it is played again.")
         else:
-            with again.write() as c:
+            with second.write() as c:
                 _redo(c, event.kind, content, known, now)
         votes += event.kind == "voted"
-        progress((n + 1) / len(events))
+        on_progress((n + 1) / len(events))
     return votes, len(events)
 
 
-def _begin(old: Connection, new: Connection) -> None:
+def _copy_start(old: Connection, new: Connection) -> None:
     """Copies what a campaign starts with: its settings, pictures, gold and people."""
     for table, where in (
         (t.campaign, true()),
@@ -105,16 +105,16 @@ def _begin(old: Connection, new: Connection) -> None:
             new.execute(insert(table).values(**row))
     new.execute(update(t.annotator).values(voided=None))
     for row in old.execute(select(t.run).order_by(t.run.c.id)).mappings():
-        _copy(old, new, row["asset"])
+        _copy_asset(old, new, row["asset"])
         fresh = {"status": "waiting", "reason": "", "doubted": False, "result": None}
         new.execute(insert(t.run).values(**{**row, **fresh, "finished": None}))
-        enqueue(new, row["id"], 0.0)
+        enqueue_job(new, row["id"], 0.0)
     for row in old.execute(select(t.task).where(t.task.c.kind == t.GOLD)).mappings():
-        _copy(old, new, row["asset"])
+        _copy_asset(old, new, row["asset"])
         new.execute(insert(t.task).values(**row))
 
 
-def _copy(old: Connection, new: Connection, digest: str) -> None:
+def _copy_asset(old: Connection, new: Connection, digest: str) -> None:
     if new.execute(select(t.asset.c.sha256).where(t.asset.c.sha256 == digest)).first() is None:
         row = old.execute(select(t.asset).where(t.asset.c.sha256 == digest)).mappings().one()
         new.execute(insert(t.asset).values(**row))
@@ -156,7 +156,7 @@ def _find(c: Connection, wanted: Identity) -> t.Record:
     ).one_or_none()
     if found is None:
         raise InputError(f"nobody is asked about frame {position} of run {run} this time.")
-    return again(c, found, annotator) if kind == t.REPEAT else found
+    return repeat_task(c, found, annotator) if kind == t.REPEAT else found
 
 
 def _redo(
@@ -169,8 +169,8 @@ def _redo(
         cast(c, task, content["annotator"], content["answer"], key, now, 0.0)
     elif kind == "decided" and content["adjudicated"]:
         task = _find(c, known[content["task"]])
-        record(c, task.id, content["outcome"], now, adjudicated=True)
-        go_on(c, task.frame_id, now)
+        record_consensus(c, task.id, content["outcome"], now, adjudicated=True)
+        advance_from(c, task.frame_id, now)
     elif kind == "rule":
         change_rule(c, Rule(**content), now)
     elif kind == "voided":
@@ -181,26 +181,26 @@ def _redo(
         revive(c, content["run"], now)
     elif kind == "rewind":
         for run in c.execute(select(t.run).where(t.run.c.doubted).order_by(t.run.c.id)).all():
-            rewound(c, run.id, now)
+            rewind_run(c, run.id, now)
 
 
-def _compared(db: Database, again: Database) -> list[str]:
-    """Says in what two campaigns differ."""
+def _compare(db: Database, second: Database) -> list[str]:
+    """Returns in what two campaigns differ, in words."""
     sides = []
-    for one in (db, again):
+    for one in (db, second):
         with one.read() as c:
             sides.append(_summary(c))
     old, new = sides
-    found = []
+    differences = []
     for what in sorted(old.keys() | new.keys(), key=repr):
         if old.get(what) != new.get(what):
-            found.append(f"{what}: {old.get(what)} was kept, {new.get(what)} came out")
-    return found
+            differences.append(f"{what}: {old.get(what)} was kept, {new.get(what)} came out")
+    return differences
 
 
 def _summary(c: Connection) -> dict[Identity, Any]:
-    """Returns all that must be the same, by what it is about."""
-    found: dict[Identity, Any] = {}
+    """Returns all that must come out the same, by what it is about."""
+    summary: dict[Identity, Any] = {}
     for task in c.execute(select(t.task)).all():
         name = _identity(c, task)
         votes = c.execute(
@@ -215,14 +215,14 @@ def _summary(c: Connection) -> dict[Identity, Any]:
             .where(t.consensus.c.task_id == task.id)
             .order_by(t.consensus.c.version)
         ).all()
-        found["task", name] = (
+        summary["task", name] = (
             task.asset,
             task.state,
             [*map(tuple, votes)],
             [*map(tuple, consensus)],
         )
     for run in c.execute(select(t.run)).all():
-        found["run", run.id] = (run.status, run.reason, run.doubted, run.result)
+        summary["run", run.id] = (run.status, run.reason, run.doubted, run.result)
     for segment in c.execute(select(t.segment)).all():
         rounds = c.execute(
             select(t.round_.c.number, t.round_.c.closed.is_(None))
@@ -230,5 +230,7 @@ def _summary(c: Connection) -> dict[Identity, Any]:
             .order_by(t.round_.c.number)
         ).all()
         key = ("segment", segment.run_id, segment.number, segment.discarded)
-        found.setdefault(key, []).append((segment.assumed, segment.frames, [*map(tuple, rounds)]))
-    return found
+        summary.setdefault(key, []).append(
+            (segment.assumed, segment.frames, [*map(tuple, rounds)])
+        )
+    return summary

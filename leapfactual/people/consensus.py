@@ -1,4 +1,4 @@
-r"""When votes are a consensus.
+r"""Consensus: which outcome the votes on a picture amount to, and how far people agree.
 
 An answer is the number of a class, or one of two that name none: *unsure*, which counts as a vote
 and for nothing, and *implausible*, for a picture that is not believable, which is an outcome as a
@@ -31,15 +31,19 @@ from ..errors import InputError
 UNSURE, IMPLAUSIBLE, NO_CONSENSUS = -1, -2, -3
 MAJORITY, DAWID_SKENE = "majority", "dawid-skene"
 METHODS = (MAJORITY, DAWID_SKENE)
-PATIENCE = 1e-9
-HONEST, STRANGE, STRENGTH = 2.0, 1.0, 4.0
+# So that two votes of three are a share of 2/3, whatever floating point makes of it.
+EPS = 1e-9
+# Beta(2, 1) prior of how often a person is right: two of three for somebody who was never seen.
+PRIOR_RIGHT, PRIOR_WRONG = 2.0, 1.0
+# Dirichlet pseudo-counts of a row of the confusion matrix: four answers seen outweigh the prior.
+PRIOR_ROW = 4.0
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Says when votes on a picture are a consensus.
+    """Creates a rule, which says when votes on a picture are a consensus.
 
     Arguments:
         least: How many people must have voted.
@@ -84,22 +88,22 @@ class Rule:
 
         Arguments:
             answers: One answer of each person.
-            confusions: The :func:`confusion` of each person, for Dawid–Skene.
+            confusions: The :func:`confusion_matrix` of each person, for Dawid–Skene.
         """
         if len(answers) < self.least:
             return None
         if self.method == MAJORITY:
-            found = self._majority(answers)
+            outcome = self._majority(answers)
         else:
             if confusions is None:
                 raise InputError("Dawid–Skene needs the confusion matrix of each person.")
-            found = self._posterior(answers, confusions)
-        return NO_CONSENSUS if found is None and len(answers) >= self.most else found
+            outcome = self._posterior(answers, confusions)
+        return NO_CONSENSUS if outcome is None and len(answers) >= self.most else outcome
 
     def _majority(self, answers: Sequence[int]) -> int | None:
         counts = Counter(answer for answer in answers if answer != UNSURE)
         top = max(counts.values(), default=0)
-        enough = top >= self.share * len(answers) - PATIENCE
+        enough = top >= self.share * len(answers) - EPS
         return counts.most_common(1)[0][0] if enough and top else None
 
     def _posterior(self, answers: Sequence[int], confusions: Sequence[Floats]) -> int | None:
@@ -118,30 +122,32 @@ def _column(answer: int, classes: int) -> int:
     return {IMPLAUSIBLE: classes, UNSURE: classes + 1}.get(answer, answer)
 
 
-def confusion(seen: Mapping[tuple[int, int], float], classes: int) -> Floats:
-    """Returns how a person answers, ``(K + 1, K + 2)``: a row for every truth.
+def confusion_matrix(counts: Mapping[tuple[int, int], float], classes: int) -> Floats:
+    r"""Returns the confusion matrix of a person, ``(K + 1, K + 2)``: a row for every truth.
 
-    People see few pictures of each class. So how often a person is right at all comes first, with
-    two of three for somebody who was never seen; what is seen of a class counts on top of that.
+    People see few pictures of each class, so rows share a prior. With the posterior mean
+    :math:`\rho` of how often the person is right at all, row :math:`k` is the mean of a Dirichlet
+    distribution with pseudo-counts :math:`s \rho` for the right answer and
+    :math:`s (1 - \rho) / (K + 1)` for each of the others, plus what was seen of that class.
 
     Arguments:
-        seen: How often the person gave an answer to a truth, ``{(truth, answer): count}``.
+        counts: How often the person gave an answer to a truth, ``{(truth, answer): count}``.
         classes: The number of classes K.
 
     Example:
-        >>> confusion({}, 2).round(2)
+        >>> confusion_matrix({}, 2).round(2)
         array([[0.67, 0.11, 0.11, 0.11],
                [0.11, 0.67, 0.11, 0.11],
                [0.11, 0.11, 0.67, 0.11]])
     """
-    right = sum(count for (truth, answer), count in seen.items() if truth == answer)
-    share = (right + HONEST) / (sum(seen.values()) + HONEST + STRANGE)
-    counts = np.full((classes + 1, classes + 2), STRENGTH * (1 - share) / (classes + 1))
-    counts[np.arange(classes + 1), np.arange(classes + 1)] = STRENGTH * share
-    for (truth, answer), count in seen.items():
-        counts[_column(truth, classes), _column(answer, classes)] += count
-    found: Floats = counts / counts.sum(1, keepdims=True)
-    return found
+    right = sum(count for (truth, answer), count in counts.items() if truth == answer)
+    share = (right + PRIOR_RIGHT) / (sum(counts.values()) + PRIOR_RIGHT + PRIOR_WRONG)
+    alpha = np.full((classes + 1, classes + 2), PRIOR_ROW * (1 - share) / (classes + 1))
+    alpha[np.arange(classes + 1), np.arange(classes + 1)] = PRIOR_ROW * share
+    for (truth, answer), count in counts.items():
+        alpha[_column(truth, classes), _column(answer, classes)] += count
+    matrix: Floats = alpha / alpha.sum(1, keepdims=True)
+    return matrix
 
 
 def posterior(answers: Sequence[int], confusions: Sequence[Floats]) -> Floats:
@@ -155,26 +161,29 @@ def posterior(answers: Sequence[int], confusions: Sequence[Floats]) -> Floats:
         if answer != UNSURE:
             logs += np.log(matrix[:, _column(answer, classes)])
     p = np.exp(logs - np.max(logs))
-    found: Floats = p / p.sum()
-    return found
+    normalized: Floats = p / p.sum()
+    return normalized
 
 
 @dataclass(frozen=True, eq=False)
 class DawidSkene:
-    """Is what the EM algorithm finds in all votes at once.
+    """The estimates of the EM algorithm, from all votes at once.
 
     Arguments:
         posteriors: The probability of every outcome for each task, ``{task: (K + 1,)}``.
-        confusions: How every person answers, ``{person: (K + 1, K + 2)}``.
-        rounds: How many iterations it took.
+        confusions: The confusion matrix of every person, ``{person: (K + 1, K + 2)}``.
+        iterations: How many iterations it took.
     """
 
     posteriors: dict[int, Floats]
     confusions: dict[int, Floats]
-    rounds: int
+    iterations: int
 
-    def right(self, person: int) -> float:
-        """Returns how often a person is right, on what is true as often as it is here."""
+    def accuracy(self, person: int) -> float:
+        r"""Returns how often a person is right, :math:`\sum_k p(k) \, \pi(k, k)`.
+
+        The prior :math:`p(k)` of the classes is that of the votes at hand.
+        """
         prior = np.mean(list(self.posteriors.values()), axis=0)
         return float(prior @ self.confusions[person].diagonal())
 
@@ -188,7 +197,7 @@ def dawid_skene(
     tolerance: float = 1e-6,
     smoothing: float = 0.01,
 ) -> DawidSkene:
-    """Estimates truths and how people answer from all votes, by expectation and maximisation.
+    """Estimates truths and confusion matrices from all votes, by expectation maximization.
 
     Arguments:
         votes: One ``(task, person, answer)`` each.
@@ -214,10 +223,10 @@ def dawid_skene(
     np.add.at(p, (task[named], answer[named]), 1.0)
     p /= p.sum(1, keepdims=True)
     p[fixed] = known[fixed]
-    rounds = 0
+    done = 0
     matrices = np.empty((len(people), outcomes, outcomes + 1))
-    while rounds < iterations:
-        rounds += 1
+    while done < iterations:
+        done += 1
         matrices = np.full((len(people), outcomes, outcomes + 1), smoothing)
         np.add.at(matrices.transpose(0, 2, 1), (person, answer), p[task])
         matrices /= matrices.sum(2, keepdims=True)
@@ -232,7 +241,7 @@ def dawid_skene(
         if moved < tolerance:
             break
     return DawidSkene(
-        dict(zip(tasks, p, strict=True)), dict(zip(people, matrices, strict=True)), rounds
+        dict(zip(tasks, p, strict=True)), dict(zip(people, matrices, strict=True)), done
     )
 
 
@@ -241,13 +250,13 @@ def _index(names: Sequence[int], values: Sequence[int]) -> NDArray[np.int64]:
     return np.array([place[value] for value in values], np.int64)
 
 
-def agreement(votes: Sequence[tuple[int, int]]) -> float:
+def krippendorff_alpha(votes: Sequence[tuple[int, int]]) -> float:
     """Returns Krippendorff's α of ``(task, answer)`` for nominal answers; NaN where there is none.
 
     One is full agreement, zero what chance would give.
 
     Example:
-        >>> agreement([(1, 0), (1, 0), (2, 1), (2, 1)])
+        >>> krippendorff_alpha([(1, 0), (1, 0), (2, 1), (2, 1)])
         1.0
     """
     units: dict[int, Counter[int]] = {}

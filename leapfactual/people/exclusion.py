@@ -1,4 +1,4 @@
-"""Taking a person out of a campaign: their votes no longer count, wherever that matters.
+"""The exclusion of a person: their votes no longer count, wherever that matters.
 
 Finished runs do not change by themselves. Those in which the person's votes counted are marked as
 doubted, and rewound when that is asked for.
@@ -15,16 +15,16 @@ from .transitions import (
     ASKING,
     NEWEST,
     WITHDRAWN,
-    close,
+    advance,
+    close_segment,
     count_late,
-    decided,
-    listen,
-    note,
-    progress,
+    evaluate_rule,
+    get_campaign,
+    log_event,
     reconsider,
-    record,
+    record_consensus,
+    segment_state,
     segments,
-    settings,
 )
 
 
@@ -48,16 +48,16 @@ def void(db: Database, name: str, *, rewind: bool = False) -> list[str]:
             exclude(c, row.id, now)
         doubted = c.execute(select(t.run).where(t.run.c.doubted).order_by(t.run.c.id)).all()
         if rewind:
-            note(c, now, "rewind")
+            log_event(c, now, "rewind")
             for run in doubted:
-                rewound(c, run.id, now)
+                rewind_run(c, run.id, now)
         return [run.name for run in doubted]
 
 
 def exclude(c: Connection, annotator: int, now: float) -> None:
-    """Lets a person's votes count no longer, and marks the runs that were decided with them."""
+    """Discounts a person's votes, and marks the runs that were decided with them."""
     c.execute(update(t.annotator).where(t.annotator.c.id == annotator).values(voided=now))
-    note(c, now, "voided", annotator=annotator)
+    log_event(c, now, "voided", annotator=annotator)
     counted = (
         select(t.segment.c.run_id)
         .select_from(
@@ -77,26 +77,26 @@ def exclude(c: Connection, annotator: int, now: float) -> None:
     reconsider(c, now)
 
 
-def rewound(c: Connection, run: int, now: float) -> None:
-    """Goes back to the first segment that no longer leads to where it led."""
+def rewind_run(c: Connection, run: int, now: float) -> None:
+    """Rewinds a run to the first segment that no longer leads to where it led."""
     c.execute(update(t.run).where(t.run.c.id == run).values(doubted=False))
-    mode = settings(c).mode
+    mode = get_campaign(c).mode
     for segment in segments(c, run):
-        before = listen(c, segment, mode)
-        for task, outcome in _doubtful(c, segment.id):
-            _decide_again(c, task, outcome, now)
-        after = listen(c, segment, mode)
+        before = segment_state(c, segment, mode)
+        for task, outcome in _tasks_with_voided_votes(c, segment.id):
+            _redecide(c, task, outcome, now)
+        after = segment_state(c, segment, mode)
         if after != before:
-            _go_back(c, segment, now)
+            _discard_after(c, segment, now)
             return
         if after.ask:
-            progress(c, run, now)
+            advance(c, run, now)
         else:
-            close(c, segment.id, now)
+            close_segment(c, segment.id, now)
 
 
-def _doubtful(c: Connection, segment: int) -> list[tuple[int, int]]:
-    """Returns the tasks that were decided by votes of which some no longer count, and how."""
+def _tasks_with_voided_votes(c: Connection, segment: int) -> list[tuple[int, int]]:
+    """Returns the tasks that were decided by votes of which some no longer count, with how."""
     taken_back = exists().where(
         t.vote.c.task_id == t.task.c.id,
         t.vote.c.counted,
@@ -120,24 +120,24 @@ def _doubtful(c: Connection, segment: int) -> list[tuple[int, int]]:
     return [(row.id, row.outcome) for row in rows]
 
 
-def _decide_again(c: Connection, task: int, before: int, now: float) -> None:
-    """Decides a task without those who were voided; votes that came late are heard, if need be."""
-    if decided(c, task)[0] == before:
+def _redecide(c: Connection, task: int, before: int, now: float) -> None:
+    """Decides a task without those who were voided; if need be, late votes count."""
+    if evaluate_rule(c, task)[0] == before:
         return
     count_late(c, task, now)
-    outcome, version, votes = decided(c, task)
+    outcome, version, votes = evaluate_rule(c, task)
     if outcome != before:
         outcome = WITHDRAWN if outcome is None else outcome
-        record(c, task, outcome, now, rule=version, votes=votes)
+        record_consensus(c, task, outcome, now, rule=version, votes=votes)
 
 
-def _go_back(c: Connection, segment: t.Record, now: float) -> None:
-    """Discards what came after a segment, and asks on from there."""
+def _discard_after(c: Connection, segment: t.Record, now: float) -> None:
+    """Discards what came after a segment, and continues from there."""
     later = (t.segment.c.run_id == segment.run_id) & (t.segment.c.number > segment.number)
     for row in c.execute(select(t.segment.c.id).where(later, ~t.segment.c.discarded)).all():
-        close(c, row.id, now)
+        close_segment(c, row.id, now)
     c.execute(update(t.segment).where(later).values(discarded=True))
     fresh = {"status": ASKING, "reason": "", "result": None, "finished": None}
     c.execute(update(t.run).where(t.run.c.id == segment.run_id).values(**fresh))
-    note(c, now, "rewound", run=segment.run_id, segment=segment.number)
-    progress(c, segment.run_id, now)
+    log_event(c, now, "rewound", run=segment.run_id, segment=segment.number)
+    advance(c, segment.run_id, now)

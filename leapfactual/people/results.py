@@ -1,4 +1,4 @@
-"""What a campaign found: a table, pictures, and a page to look at."""
+"""The results of a campaign: a table, pictures, and a page to look at."""
 
 import csv
 import json
@@ -8,19 +8,19 @@ from typing import Any
 
 from sqlalchemy import select
 
+from ..explainer import LeapFactual
 from ..explanation import Explanation
 from ..files import atomic
 from ..report import cards, write_page
-from .campaigns import asset
-from .exchange.records import harmless
-from .questions import ahead
-from .status import called, journey
+from .exchange.records import escape_formula
+from .status import describe_answer, run_history
 from .store import tables as t
+from .store.assets import get_asset
 from .store.database import Database
-from .transitions import EXHAUSTED, REACHED, settings
-from .worker import Worker, decoded
+from .transitions import EXHAUSTED, REACHED, get_campaign
+from .worker import decode_png, load_explainer, lookahead
 
-MOST_STEM = 150
+MAX_STEM_BYTES = 150
 COLUMNS = (
     "picture",
     "target",
@@ -38,12 +38,12 @@ COLUMNS = (
 
 
 def rows(db: Database) -> Iterator[dict[str, Any]]:
-    """Goes through the runs of a campaign, with what came of each."""
+    """Yields a row of the table for every run of a campaign."""
     with db.read() as c:
-        classes = settings(c).classes
+        classes = get_campaign(c).classes
         numbers = list(c.execute(select(t.run.c.id).order_by(t.run.c.id)).scalars())
     for number in numbers:
-        run = journey(db, number)
+        run = run_history(db, number)
         result = run["result"] or {}
         frames = [f for s in run["segments"] for f in s["frames"]]
         votes = [v for f in frames for v in f["votes"]]
@@ -52,8 +52,8 @@ def rows(db: Database) -> Iterator[dict[str, Any]]:
             "target": classes[run["target"]],
             "status": run["status"],
             "reason": run["reason"],
-            "source": called(run["answers"][0], classes) if run["answers"] else "",
-            "label": called(result["label"], classes) if result else "",
+            "source": describe_answer(run["answers"][0], classes) if run["answers"] else "",
+            "label": describe_answer(result["label"], classes) if result else "",
             "leaps": result.get("leaps", ""),
             "queries": len(run["answers"]),
             "guessed": run["guessed"],
@@ -63,7 +63,9 @@ def rows(db: Database) -> Iterator[dict[str, Any]]:
         }
 
 
-def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cpu") -> int:
+def write_results(
+    db: Database, out: str | Path, bundle: str | Path | None = None, device: str = "cpu"
+) -> int:
     """Writes results.csv, results.json, the pictures and a page; returns how many runs ended.
 
     Runs are walked again one by one, so memory does not grow with their number.
@@ -74,24 +76,25 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
         bundle: The bundle, if it is somewhere else than when the campaign was made.
         device: Where to compute.
     """
-    table = list(rows(db))
+    out, table = Path(out), list(rows(db))
     with atomic(out / "results.csv") as temporary, temporary.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(
-            {k: harmless(v) if isinstance(v, str) else v for k, v in row.items()} for row in table
+            {k: escape_formula(v) if isinstance(v, str) else v for k, v in row.items()}
+            for row in table
         )
     with atomic(out / "results.json") as temporary:
         temporary.write_text(json.dumps(table, indent=1) + "\n")
     with db.read() as c:
-        campaign = settings(c)
+        campaign = get_campaign(c)
     count = 0
 
-    def shown() -> Iterator[dict[str, Any]]:
+    def finished() -> Iterator[dict[str, Any]]:
         nonlocal count
-        for run, e, pictures in explanations(db, worker):
+        for run, e, pictures in explanations(db, explainer, device):
             stem = run["name"].replace("\\", "/").strip("/").replace("/", "-")
-            stem = stem.encode()[-MOST_STEM:].decode(errors="ignore")
+            stem = stem.encode()[-MAX_STEM_BYTES:].decode(errors="ignore")
             for what, content in pictures.items():
                 place = out / "pictures" / f"{run['id']:04d}, {stem}, {what}.png"
                 with atomic(place) as temporary:
@@ -101,17 +104,16 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
                 e,
                 names=[run["name"]],
                 classes=campaign.classes,
-                generator=worker.explainer.generator,
+                generator=explainer.generator,
             )
             yield card | {"reason": run["reason"]}
 
     if not any(row["status"] in (REACHED, EXHAUSTED) for row in table):
         return 0
-    worker = Worker(db, bundle, device)
-    worker.explainer.keep_path = True
+    explainer = load_explainer(db, bundle, device, keep_path=True)
     write_page(
         out / "index.html",
-        shown(),
+        finished(),
         title=campaign.name,
         about=f"{campaign.question} What people would have had to see for another answer. The "
         "pictures are synthetic.",
@@ -122,11 +124,17 @@ def write(db: Database, out: Path, bundle: Path | None = None, device: str = "cp
 
 
 def explanations(
-    db: Database, worker: Worker
+    db: Database, explainer: LeapFactual, device: str = "cpu"
 ) -> Iterator[tuple[dict[str, Any], Explanation, dict[str, bytes]]]:
-    """Walks every run that came to its end again, through the answers that people gave.
+    """Replays every run that was walked to its end, through the answers that people gave.
 
-    Gives the :func:`journey` of the run, the explanation with its path, and the pictures as files.
+    Yields the history of the run (:func:`.status.run_history`), the explanation with its path, and
+    the pictures as PNGs.
+
+    Arguments:
+        db: The campaign.
+        explainer: What walked its pictures; see :func:`.worker.load_explainer`.
+        device: Where it computes.
     """
     with db.read() as c:
         numbers = list(
@@ -137,13 +145,13 @@ def explanations(
             ).scalars()
         )
     for number in numbers:
-        run = journey(db, number)
+        run = run_history(db, number)
         with db.read() as c:
-            before = asset(c, run["asset"])
-            after = asset(c, run["result"]["counterfactual"])
+            before = get_asset(c, run["asset"])
+            after = get_asset(c, run["result"]["counterfactual"])
         assert before is not None
         assert after is not None
-        x = decoded(before[1]).to(worker.device)
-        e = ahead(worker.explainer, x, run["target"], run["answers"], 1).explanation
+        x = decode_png(before[1]).to(device)
+        e = lookahead(explainer, x, run["target"], run["answers"], 1).explanation
         assert e is not None
         yield run, e, {"before": before[1], "after": after[1]}

@@ -1,4 +1,4 @@
-"""How a campaign stands, counted from its rows: as a whole, and run by run."""
+"""The status of a campaign, counted from its rows: as a whole, and run by run."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, exists, func, or_, select
 
 from ..errors import InputError
-from .consensus import IMPLAUSIBLE, NO_CONSENSUS, UNSURE, agreement, dawid_skene
+from .consensus import IMPLAUSIBLE, NO_CONSENSUS, UNSURE, dawid_skene, krippendorff_alpha
 from .store import tables as t
 from .store.database import Database
 from .transitions import (
@@ -17,19 +17,20 @@ from .transitions import (
     NEWEST,
     STUCK,
     answers,
-    ballots,
+    counted_votes,
     current_rule,
+    get_campaign,
     outcomes,
     segments,
-    settings,
 )
 
-TELLING = 20
+# With fewer votes the smoothing of the EM algorithm says more than the person does.
+MIN_VOTES_FOR_ESTIMATE = 20
 
 
 @dataclass(frozen=True)
 class Overview:
-    """Is how a campaign stands.
+    """The status of a campaign as a whole.
 
     Arguments:
         name: What it is called.
@@ -72,7 +73,7 @@ class Overview:
 def overview(db: Database) -> Overview:
     """Counts what there is, from the rows."""
     with db.read() as c:
-        campaign = settings(c)
+        campaign = get_campaign(c)
         statuses = c.execute(select(t.run.c.status)).scalars()
         counts = dict(Counter(statuses))
         rows = c.execute(
@@ -101,7 +102,7 @@ def overview(db: Database) -> Overview:
     out = {row.id for row in people if row.voided is not None}
     have = Counter(row.task_id for row in rows if row.counted and row.annotator_id not in out)
     seconds = sorted(row.seconds for row in rows)
-    alpha = agreement([(r.task_id, r.answer) for r in rows if r.kind == t.FRAME])
+    alpha = krippendorff_alpha([(r.task_id, r.answer) for r in rows if r.kind == t.FRAME])
     estimates = _estimates(rows, len(campaign.classes))
     return Overview(
         name=campaign.name,
@@ -113,7 +114,9 @@ def overview(db: Database) -> Overview:
         counted=sum(row.counted for row in rows),
         alpha=None if math.isnan(alpha) else alpha,
         open=len(waiting),
-        people=[_about(row, rows) | {"estimate": estimates.get(row.id)} for row in people],
+        people=[
+            _describe_person(row, rows) | {"estimate": estimates.get(row.id)} for row in people
+        ],
         seconds=seconds[len(seconds) // 2] if seconds else 0.0,
         stuck=without,
         left=sum(max(1, rule.least - have[task]) for task in waiting),
@@ -158,7 +161,7 @@ def _stuck(c: Connection) -> list[tuple[int, str]]:
     least = current_rule(c)[1].least
     found: dict[int, tuple[int, str]] = {}
     for row in rows:
-        if row.status == STUCK or len(ballots(c, row.id)) >= least:
+        if row.status == STUCK or len(counted_votes(c, row.id)) >= least:
             found.setdefault(row.run, (row.id, row.name))
     return list(found.values())
 
@@ -166,7 +169,7 @@ def _stuck(c: Connection) -> list[tuple[int, str]]:
 def tally(db: Database, tasks: Sequence[int]) -> dict[int, Counter[int]]:
     """Returns how often each answer was given on tasks, as far as it counts."""
     with db.read() as c:
-        return {task: Counter(row.answer for row in ballots(c, task)) for task in tasks}
+        return {task: Counter(row.answer for row in counted_votes(c, task)) for task in tasks}
 
 
 def _estimates(votes: Sequence[t.Record], classes: int) -> dict[int, float]:
@@ -181,11 +184,15 @@ def _estimates(votes: Sequence[t.Record], classes: int) -> dict[int, float]:
     cast = [(v.task_id, v.annotator_id, v.answer) for v in asked]
     found = dawid_skene(cast, classes, gold)
     given = Counter(v.annotator_id for v in asked)
-    return {person: found.right(person) for person, n in given.items() if n >= TELLING}
+    return {
+        person: found.accuracy(person)
+        for person, n in given.items()
+        if n >= MIN_VOTES_FOR_ESTIMATE
+    }
 
 
-def _about(row: t.Record, votes: Sequence[t.Record]) -> dict[str, Any]:
-    """Says what is known of a person: how many votes, how right on gold, how steady."""
+def _describe_person(row: t.Record, votes: Sequence[t.Record]) -> dict[str, Any]:
+    """Returns what is known of a person: how many votes, how right on gold, how steady."""
     own = [v for v in votes if v.annotator_id == row.id]
     gold = [v for v in own if v.kind == t.GOLD]
     first = {v.frame_id: v.answer for v in own if v.kind == t.FRAME}
@@ -208,19 +215,19 @@ def _about(row: t.Record, votes: Sequence[t.Record]) -> dict[str, Any]:
     }
 
 
-def journey(db: Database, run: int) -> dict[str, Any]:
-    """Returns the way of a run: every segment with its frames, votes and outcomes."""
+def run_history(db: Database, run: int) -> dict[str, Any]:
+    """Returns the history of a run: every segment with its frames, votes and outcomes."""
     with db.read() as c:
         row = c.execute(select(t.run).where(t.run.c.id == run)).one_or_none()
         if row is None:
             raise InputError(f"there is no run {run}.")
-        said, guessed = answers(c, run)
+        labels, guessed = answers(c, run)
         by_owner = exists().where(
             t.consensus.c.task_id == t.task.c.id, NEWEST, t.consensus.c.adjudicated
         )
         parts = []
         for segment in segments(c, run):
-            decided_now = outcomes(c, segment.id)
+            decided = outcomes(c, segment.id)
             frames = c.execute(
                 select(
                     t.frame.c.position,
@@ -252,7 +259,7 @@ def journey(db: Database, run: int) -> dict[str, Any]:
                             "position": f.position,
                             "asset": f.asset,
                             "task": f.task,
-                            "outcome": decided_now.get(f.position),
+                            "outcome": decided.get(f.position),
                             "adjudicated": f.adjudicated,
                             "votes": [
                                 {"name": v.name, "answer": v.answer, "counted": v.counted}
@@ -273,14 +280,14 @@ def journey(db: Database, run: int) -> dict[str, Any]:
             "doubted": row.doubted,
             "asset": row.asset,
             "result": row.result,
-            "answers": said,
+            "answers": labels,
             "guessed": guessed,
             "segments": parts,
         }
 
 
-def called(answer: int | None, classes: Sequence[str]) -> str:
-    """Says an answer or an outcome in words."""
+def describe_answer(answer: int | None, classes: Sequence[str]) -> str:
+    """Returns an answer or an outcome in words."""
     if answer is None:
         return "open"
     words = {
@@ -289,3 +296,14 @@ def called(answer: int | None, classes: Sequence[str]) -> str:
         NO_CONSENSUS: "no consensus",
     }
     return words[answer] if answer in words else classes[answer]
+
+
+def parse_outcome(db: Database, text: str) -> int:
+    """Returns the outcome that a text names: a class, or that the picture is not believable."""
+    from ..jobs.explain import target_named
+
+    with db.read() as c:
+        classes = get_campaign(c).classes
+    if text == describe_answer(IMPLAUSIBLE, classes):
+        return IMPLAUSIBLE
+    return target_named(text, tuple(classes))

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, case, exists, func, insert, select, update
 
-from .consensus import DAWID_SKENE, IMPLAUSIBLE, Rule, confusion
-from .questions import Heard, heard
+from .consensus import DAWID_SKENE, IMPLAUSIBLE, Rule, confusion_matrix
+from .questions import SegmentState, next_questions
 from .store import tables as t
 
 WITHDRAWN = -4
@@ -25,8 +25,8 @@ STALLED = "stalled"
 FINISHED = (REACHED, EXHAUSTED, IMPLAUSIBLE_RUN, STALLED)
 
 
-def note(c: Connection, now: float, kind: str, **content: object) -> None:
-    """Adds to the event log."""
+def log_event(c: Connection, now: float, kind: str, **content: object) -> None:
+    """Appends to the event log."""
     c.execute(insert(t.event).values(created=now, kind=kind, content=content))
 
 
@@ -34,8 +34,8 @@ CAMPAIGN = select(t.campaign)
 NEWEST_RULE = select(t.rule).order_by(t.rule.c.id.desc()).limit(1)
 
 
-def settings(c: Connection) -> t.Record:
-    """Returns the campaign."""
+def get_campaign(c: Connection) -> t.Record:
+    """Returns the row of the campaign."""
     return c.execute(CAMPAIGN).one()
 
 
@@ -45,7 +45,7 @@ def current_rule(c: Connection) -> tuple[int, Rule]:
     return row.id, Rule(**row.content)
 
 
-def ballots(c: Connection, task: int) -> Sequence[t.Record]:
+def counted_votes(c: Connection, task: int) -> Sequence[t.Record]:
     """Returns the votes on a task that count, in the order in which they came."""
     return c.execute(
         select(t.vote.c.annotator_id, t.vote.c.answer)
@@ -55,14 +55,14 @@ def ballots(c: Connection, task: int) -> Sequence[t.Record]:
     ).all()
 
 
-def decided(c: Connection, task: int) -> tuple[int | None, int, int]:
-    """Returns what the rule says of a task, the rule's version, and how many votes there are."""
+def evaluate_rule(c: Connection, task: int) -> tuple[int | None, int, int]:
+    """Returns the outcome of a task by the rule, the rule's version, and the number of votes."""
     version, rule = current_rule(c)
-    votes = ballots(c, task)
+    votes = counted_votes(c, task)
     confusions = None
     if rule.method == DAWID_SKENE and len(votes) >= rule.least:
-        classes = len(settings(c).classes)
-        confusions = [habits(c, row.annotator_id, task, classes) for row in votes]
+        classes = len(get_campaign(c).classes)
+        confusions = [confusion_matrix_of(c, row.annotator_id, task, classes) for row in votes]
     return rule.decide([row.answer for row in votes], confusions), version, len(votes)
 
 
@@ -72,8 +72,10 @@ NEWEST = ~exists().where(
 )
 
 
-def habits(c: Connection, annotator: int, task: int, classes: int) -> np.ndarray[Any, Any]:
-    """Returns how a person answers: on gold, and on what was decided, but for one task."""
+def confusion_matrix_of(
+    c: Connection, annotator: int, task: int, classes: int
+) -> np.ndarray[Any, Any]:
+    """Returns the confusion matrix of a person, from gold and all that is decided but a task."""
     truth = case((t.task.c.kind == t.GOLD, t.task.c.truth), else_=t.consensus.c.outcome)
     rows = c.execute(
         select(truth.label("truth"), t.vote.c.answer, func.count().label("times"))
@@ -90,26 +92,26 @@ def habits(c: Connection, annotator: int, task: int, classes: int) -> np.ndarray
         )
         .group_by(truth, t.vote.c.answer)
     ).all()
-    return confusion({(row.truth, row.answer): row.times for row in rows}, classes)
+    return confusion_matrix({(row.truth, row.answer): row.times for row in rows}, classes)
 
 
 def settle(c: Connection, task: t.Record, now: float) -> None:
-    """Applies the rule to a task, and goes on if it is decided."""
+    """Applies the rule to a task, and advances its run if it is decided."""
     if _decide(c, task.id, now):
-        go_on(c, task.frame_id, now)
+        advance_from(c, task.frame_id, now)
 
 
 def _decide(c: Connection, task: int, now: float) -> bool:
     """Applies the rule to a task, and returns whether it is decided."""
-    outcome, version, votes = decided(c, task)
+    outcome, version, votes = evaluate_rule(c, task)
     if outcome is None:
         return False
-    record(c, task, outcome, now, rule=version, votes=votes)
+    record_consensus(c, task, outcome, now, rule=version, votes=votes)
     return True
 
 
 def reconsider(c: Connection, now: float) -> None:
-    """Applies the rule to all that is open: it has changed, or whose votes count has."""
+    """Applies the rule to all open tasks again: it has changed, or whose votes count has."""
     waiting = t.task.c.kind == t.FRAME, t.task.c.state == t.OPEN
     voted = exists().where(t.vote.c.task_id == t.task.c.id)
     for row in c.execute(select(t.task).where(*waiting, voted).order_by(t.task.c.id)).all():
@@ -117,9 +119,9 @@ def reconsider(c: Connection, now: float) -> None:
             settle(c, row, now)
 
 
-def go_on(c: Connection, frame: int, now: float) -> None:
-    """Does what follows from what was decided of a frame."""
-    progress(c, segment_of(c, frame).run_id, now)
+def advance_from(c: Connection, frame: int, now: float) -> None:
+    """Advances the run of a frame."""
+    advance(c, segment_of(c, frame).run_id, now)
 
 
 def segment_of(c: Connection, frame: int) -> t.Record:
@@ -131,7 +133,7 @@ def segment_of(c: Connection, frame: int) -> t.Record:
     ).one()
 
 
-def record(
+def record_consensus(
     c: Connection,
     task: int,
     outcome: int,
@@ -160,7 +162,7 @@ def record(
     )
     state = t.OPEN if outcome == WITHDRAWN else t.RETIRED
     c.execute(update(t.task).where(t.task.c.id == task).values(state=state))
-    note(c, now, "decided", task=task, outcome=outcome, votes=votes, adjudicated=adjudicated)
+    log_event(c, now, "decided", task=task, outcome=outcome, votes=votes, adjudicated=adjudicated)
 
 
 def outcomes(c: Connection, segment: int) -> dict[int, int]:
@@ -174,36 +176,36 @@ def outcomes(c: Connection, segment: int) -> dict[int, int]:
     return {row.position: row.outcome for row in rows}
 
 
-def listen(c: Connection, segment: t.Record, mode: str) -> Heard:
+def segment_state(c: Connection, segment: t.Record, mode: str) -> SegmentState:
     """Returns what a segment has led to so far."""
-    return heard(mode, segment.frames, segment.assumed, outcomes(c, segment.id))
+    return next_questions(mode, segment.frames, segment.assumed, outcomes(c, segment.id))
 
 
-def progress(c: Connection, run_id: int, now: float) -> None:
-    """Does what a run's last segment asks for: the next round, the next job, or the end.
+def advance(c: Connection, run_id: int, now: float) -> None:
+    """Advances a run as far as what is decided allows: the next round, the next job, or the end.
 
-    It follows from what is decided, however that came about, and does nothing a second time.
+    Idempotent: it depends on what is decided alone, however that came about.
     """
     run = c.execute(select(t.run).where(t.run.c.id == run_id)).one()
     if run.status in FINISHED:
         return
-    segment, mode = segments(c, run_id)[-1], settings(c).mode
-    found = listen(c, segment, mode)
-    while found.ask and _ask(c, segment, found.ask, now):
-        found = listen(c, segment, mode)
-    if found.ask:
+    segment, mode = segments(c, run_id)[-1], get_campaign(c).mode
+    state = segment_state(c, segment, mode)
+    while state.ask and _open_round(c, segment, state.ask, now):
+        state = segment_state(c, segment, mode)
+    if state.ask:
         return
-    close(c, segment.id, now)
-    if found.stuck is not None:
-        end(c, run.id, STUCK, "people do not agree on a picture: adjudicate it", now)
-    elif IMPLAUSIBLE in found.answers:
-        end(c, run.id, IMPLAUSIBLE_RUN, "people do not believe a picture on the way", now)
+    close_segment(c, segment.id, now)
+    if state.stuck is not None:
+        end_run(c, run.id, STUCK, "people do not agree on a picture: adjudicate it", now)
+    elif IMPLAUSIBLE in state.answers:
+        end_run(c, run.id, IMPLAUSIBLE_RUN, "people do not believe a picture on the way", now)
     else:
-        enqueue(c, run.id, now)
+        enqueue_job(c, run.id, now)
 
 
-def _ask(c: Connection, segment: t.Record, positions: Sequence[int], now: float) -> bool:
-    """Sees to it that people are asked about these frames, and about no others of the segment.
+def _open_round(c: Connection, segment: t.Record, positions: Sequence[int], now: float) -> bool:
+    """Opens a round about these frames, and about no others of the segment.
 
     What was left undecided before is asked about again, with the votes that it has. Returns
     whether these decide one of the frames at once.
@@ -235,7 +237,7 @@ def _ask(c: Connection, segment: t.Record, positions: Sequence[int], now: float)
         c.execute(
             insert(t.task), [{**task, "asset": row.asset, "frame_id": row.id} for row in new]
         )
-    note(c, now, "opened", segment=segment.id, round=number, frames=list(positions))
+    log_event(c, now, "opened", segment=segment.id, round=number, frames=list(positions))
     c.execute(update(t.run).where(t.run.c.id == segment.run_id).values(status=ASKING, reason=""))
     for task in known:
         count_late(c, task, now)
@@ -244,14 +246,14 @@ def _ask(c: Connection, segment: t.Record, positions: Sequence[int], now: float)
 
 
 def count_late(c: Connection, task: int, now: float) -> None:
-    """Lets votes count that came when a picture was decided, for it no longer is."""
+    """Counts votes that came after a picture was decided, for it no longer is."""
     late = (t.vote.c.task_id == task) & ~t.vote.c.counted
     if c.execute(update(t.vote).where(late).values(counted=True)).rowcount:
-        note(c, now, "counted", task=task)
+        log_event(c, now, "counted", task=task)
 
 
-def close(c: Connection, segment: int, now: float) -> None:
-    """Asks about nothing of a segment any more."""
+def close_segment(c: Connection, segment: int, now: float) -> None:
+    """Closes the rounds of a segment and retires its tasks."""
     _close_rounds(c, segment, now)
     frames = select(t.frame.c.id).where(t.frame.c.segment_id == segment)
     tasks = c.execute(select(t.task.c.id).where(t.task.c.frame_id.in_(frames))).scalars()
@@ -259,7 +261,7 @@ def close(c: Connection, segment: int, now: float) -> None:
 
 
 def _retire(c: Connection, tasks: Sequence[int | None]) -> None:
-    """Gives no more people these tasks, as far as they are of frames."""
+    """Retires these tasks, as far as they are of frames."""
     open_ = (t.task.c.state == t.OPEN) & (t.task.c.kind == t.FRAME)
     c.execute(update(t.task).where(t.task.c.id.in_(tasks), open_).values(state=t.RETIRED))
 
@@ -280,7 +282,7 @@ def _rounds(c: Connection, segment: int) -> Sequence[int]:
 def _close_rounds(c: Connection, segment: int, now: float) -> None:
     for number in _rounds(c, segment):
         c.execute(update(t.round_).where(t.round_.c.id == number).values(closed=now))
-        note(c, now, "closed", segment=segment, round=number)
+        log_event(c, now, "closed", segment=segment, round=number)
 
 
 def segments(c: Connection, run: int) -> Sequence[t.Record]:
@@ -294,21 +296,21 @@ def segments(c: Connection, run: int) -> Sequence[t.Record]:
 
 def answers(c: Connection, run: int) -> tuple[list[int], int]:
     """Returns the labels of a run in the order of its questions, and how many were guessed."""
-    mode = settings(c).mode
-    said: list[int] = []
+    mode = get_campaign(c).mode
+    labels: list[int] = []
     guessed = 0
     for segment in segments(c, run):
-        found = listen(c, segment, mode)
-        if found.ask or found.stuck is not None:
+        state = segment_state(c, segment, mode)
+        if state.ask or state.stuck is not None:
             break
-        said += found.answers
-        guessed += found.guessed
-    return said, guessed
+        labels += state.answers
+        guessed += state.guessed
+    return labels, guessed
 
 
-def enqueue(c: Connection, run: int, now: float) -> None:
+def enqueue_job(c: Connection, run: int, now: float) -> None:
     """Queues the job that computes what comes next, once; after rewinding, the same one again."""
-    digest = fingerprint(c, run)
+    digest = job_input_hash(c, run)
     known = c.execute(select(t.job.c.id).where(t.job.c.input_sha256 == digest)).one_or_none()
     if known is None:
         c.execute(
@@ -326,19 +328,19 @@ def enqueue(c: Connection, run: int, now: float) -> None:
     c.execute(update(t.run).where(t.run.c.id == run).values(status=WAITING, reason=""))
 
 
-def fingerprint(c: Connection, run: int) -> str:
-    """Returns what the next job of a run is known by: how many segments it had, and the answers.
+def job_input_hash(c: Connection, run: int) -> str:
+    """Returns the SHA-256 of what the next job of a run depends on: its segments and answers.
 
-    A job that is known by something else is out of date.
+    A job that was queued for another hash is out of date.
     """
-    said, _ = answers(c, run)
+    labels, _ = answers(c, run)
     made = c.execute(
         select(func.count()).select_from(t.segment).where(t.segment.c.run_id == run)
     ).scalar_one()
-    return hashlib.sha256(json.dumps([run, made, said]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([run, made, labels]).encode()).hexdigest()
 
 
-def end(
+def end_run(
     c: Connection,
     run: int,
     status: str,
@@ -353,4 +355,17 @@ def end(
         .where(t.run.c.id == run)
         .values(**values, finished=now if status in FINISHED else None)
     )
-    note(c, now, "ended", run=run, status=status, reason=reason)
+    log_event(c, now, "ended", run=run, status=status, reason=reason)
+
+
+def stall(c: Connection, run: int, reason: str, now: float) -> None:
+    """Ends a run whose pictures cannot be computed, until it is tried again."""
+    log_event(c, now, "stalled", run=run, reason=reason)
+    end_run(c, run, STALLED, reason, now)
+
+
+def revive(c: Connection, run: int, now: float) -> None:
+    """Queues the job of a stalled run again."""
+    log_event(c, now, "retried", run=run)
+    c.execute(update(t.run).where(t.run.c.id == run).values(finished=None))
+    enqueue_job(c, run, now)

@@ -1,4 +1,4 @@
-"""Votes: stored, and what follows from them, in one transaction."""
+"""Votes: each is stored with all that follows from it, in one transaction."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from .transitions import (
     ASKING,
     NEWEST,
     STUCK,
-    go_on,
-    note,
-    record,
+    advance_from,
+    get_campaign,
+    log_event,
+    record_consensus,
     segment_of,
     segments,
-    settings,
     settle,
 )
 
@@ -34,7 +34,7 @@ class Refused(LeapError, PermissionError):
 
 @dataclass(frozen=True)
 class Receipt:
-    """Acknowledges a vote, which is on disk.
+    """The acknowledgement of a vote, which is on disk.
 
     Arguments:
         counted: Whether it counts. A vote on a picture that others have decided meanwhile is kept,
@@ -44,8 +44,8 @@ class Receipt:
     counted: bool
 
 
-def admit(c: Connection, annotator: int) -> None:
-    """Refuses who is not invited, or no longer."""
+def check_invited(c: Connection, annotator: int) -> None:
+    """Checks that a person is invited, and was not voided."""
     person = c.execute(PERSON, {"annotator": annotator}).one_or_none()
     if person is None or person.voided is not None:
         raise Refused("this invitation is no longer valid. Ask for another.")
@@ -69,13 +69,13 @@ def vote(db: Database, annotator: int, key: str, answer: int, now: float) -> Rec
             if (stored.annotator_id, stored.answer) != (annotator, answer):
                 raise Conflict("this vote was stored with another answer, which stands.")
             return Receipt(stored.counted)
-        admit(c, annotator)
+        check_invited(c, annotator)
         lease = c.execute(
             select(t.lease).where(t.lease.c.key == key, t.lease.c.annotator_id == annotator)
         ).one_or_none()
         if lease is None:
             raise Refused("this picture was not given to you.")
-        classes = len(settings(c).classes)
+        classes = len(get_campaign(c).classes)
         if not 0 <= answer < classes and answer not in (UNSURE, IMPLAUSIBLE):
             raise InputError(f"an answer is one of 0 to {classes - 1}, -1 or -2, got {answer}.")
         row = c.execute(select(t.task).where(t.task.c.id == lease.task_id)).one()
@@ -119,7 +119,7 @@ def cast(
             seconds=seconds,
         )
     )
-    note(c, now, "voted", task=task.id, annotator=annotator, answer=answer, counted=counted)
+    log_event(c, now, "voted", task=task.id, annotator=annotator, answer=answer, counted=counted)
     if counted and task.kind == t.FRAME:
         settle(c, task, now)
     return Receipt(counted)
@@ -129,19 +129,19 @@ def adjudicate(db: Database, task: int, outcome: int, now: float) -> None:
     """Lets the owner decide a picture that people do not agree on, or have not decided."""
     with db.write() as c:
         row = c.execute(select(t.task).where(t.task.c.id == task)).one_or_none()
-        classes = len(settings(c).classes)
+        classes = len(get_campaign(c).classes)
         if row is None or row.kind != t.FRAME:
             raise InputError(f"there is no picture {task} to adjudicate.")
         if not 0 <= outcome < classes and outcome != IMPLAUSIBLE:
             raise InputError(f"an outcome is one of 0 to {classes - 1}, or -2, got {outcome}.")
         if not (row.state == t.OPEN or _undecided(c, row)):
             raise InputError(f"picture {task} is not without consensus: there is nothing to do.")
-        record(c, task, outcome, now, adjudicated=True)
-        go_on(c, row.frame_id, now)
+        record_consensus(c, task, outcome, now, adjudicated=True)
+        advance_from(c, row.frame_id, now)
 
 
 def _undecided(c: Connection, task: t.Record) -> bool:
-    """Tells whether a run waits for somebody to decide a task."""
+    """Returns whether a run waits for somebody to decide a task."""
     segment = segment_of(c, task.frame_id)
     status = c.execute(select(t.run.c.status).where(t.run.c.id == segment.run_id)).scalar_one()
     known = c.execute(

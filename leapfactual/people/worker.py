@@ -1,11 +1,10 @@
-"""The jobs of a campaign: walk on from what people said, and draw what to ask about next.
+"""The worker: computes the frames of the next segment, and the end of a run.
 
 A job is leased. A worker that is killed leaves its lease to run out, and the job is done again, to
 the same frames: they follow from the picture and the answers. What a job brings is written in one
 transaction, and only if it is still wanted.
 """
 
-import hashlib
 import io
 import os
 import signal
@@ -33,74 +32,117 @@ from ..explainer import LeapFactual
 from ..explanation import Explanation
 from ..imaging import as_images, to_pil
 from ..leaps import parse
-from .questions import STEP, Ahead, ahead
+from .questions import STEP
 from .store import tables as t
+from .store.assets import SAFETENSORS, put_asset
 from .store.database import Database, Unavailable
 from .transitions import (
     ASKING,
     EXHAUSTED,
     REACHED,
-    STALLED,
+    advance,
     answers,
-    end,
-    enqueue,
-    fingerprint,
-    note,
-    progress,
-    settings,
+    end_run,
+    get_campaign,
+    job_input_hash,
+    log_event,
+    stall,
 )
 
-LEASE = 600.0
-ATTEMPTS, PAUSE = 5, 5.0
-PNG, SAFETENSORS = "image/png", "application/vnd.safetensors"
+# A segment takes seconds. A worker that has not come back after minutes was killed.
+JOB_LEASE_SECONDS = 600.0
+# Five tries, 10 to 80 seconds apart, outlast a GPU whose memory is full for the moment.
+MAX_ATTEMPTS, RETRY_SECONDS = 5, 5.0
 
 
 @dataclass(frozen=True)
-class Job:
-    """Is what a worker has taken on.
+class WorkItem:
+    """A job that a worker has claimed, with all that it takes to do it.
 
     Arguments:
-        id: Its number.
-        run: The run to go on with.
-        input: What it was queued for.
-        said: The answers so far.
+        id: The number of the job.
+        run: The run to continue.
+        input_sha256: The hash of what it was queued for, see :func:`.transitions.job_input_hash`.
+        answers: The labels so far.
         target: The class to reach.
-        picture: The image, as a file.
-        guessed: How many of the answers nobody was asked for.
+        picture: The image, as a PNG.
+        guessed: How many of the labels nobody was asked for.
     """
 
     id: int
     run: int
-    input: str
-    said: tuple[int, ...]
+    input_sha256: str
+    answers: tuple[int, ...]
     target: int
     picture: bytes
     guessed: int
 
 
-def encoded(x: Tensor) -> bytes:
+@dataclass(frozen=True, eq=False)
+class Lookahead:
+    """What follows from the answers so far: frames to ask about, or the end of the walk.
+
+    Arguments:
+        frames: The images of the next segment, ``(N, C, H, W)``; none at the end.
+        explanation: The explanation, at the end.
+    """
+
+    frames: Tensor | None
+    explanation: Explanation | None
+
+
+@torch.no_grad()
+def lookahead(
+    explainer: LeapFactual, x: Tensor, target: int, answers: Sequence[int], max_frames: int
+) -> Lookahead:
+    """Replays a walk through its answers, and continues as if the last one were given again.
+
+    Arguments:
+        explainer: How to walk; its classifier is not queried.
+        x: The image, ``(1, C, H, W)``.
+        target: The class to reach.
+        answers: The labels so far, in the order of the queries. Before the first one a segment
+            has one frame.
+        max_frames: The largest number of frames.
+    """
+    classes = explainer.flow.classes
+    dialogue = explainer.dialogue(x, target)
+    frames = []
+    try:
+        frame = next(dialogue)
+        for answer in answers:
+            frame = dialogue.send(_one_hot(answer, classes, x))
+        frames.append(frame)
+        while answers and len(frames) < max_frames:
+            frames.append(dialogue.send(_one_hot(answers[-1], classes, x)))
+    except StopIteration as stop:
+        if not frames:
+            return Lookahead(None, stop.value)
+    return Lookahead(torch.cat(frames), None)
+
+
+def _one_hot(label: int, classes: int, x: Tensor) -> Tensor:
+    """Returns a label as the probabilities ``(1, K)`` of a classifier that is certain."""
+    if not 0 <= label < classes:
+        raise InputError(f"a walk goes on with labels of 0 to {classes - 1}, got {label}.")
+    return torch.eye(classes, device=x.device)[label : label + 1]
+
+
+def encode_png(x: Tensor) -> bytes:
     """Returns an image ``(C, H, W)`` in [0, 1] as a PNG."""
     buffer = io.BytesIO()
     to_pil(x).save(buffer, format="PNG")
     return buffer.getvalue()
 
 
-def decoded(content: bytes) -> Tensor:
-    """Returns a PNG of ours as an image ``(1, C, H, W)``."""
+def decode_png(content: bytes) -> Tensor:
+    """Returns a PNG that :func:`encode_png` made as an image ``(1, C, H, W)``."""
     with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
         return as_images(image)
 
 
-def store(c: Connection, content: bytes, media: str = PNG) -> str:
-    """Keeps a file by its hash, once, and returns that."""
-    digest = hashlib.sha256(content).hexdigest()
-    if c.execute(select(t.asset.c.sha256).where(t.asset.c.sha256 == digest)).first() is None:
-        c.execute(insert(t.asset).values(sha256=digest, media=media, content=content))
-    return digest
-
-
 class Worker:
-    """Does jobs.
+    """Creates a worker, which does the jobs of a campaign one by one.
 
     Arguments:
         db: The database.
@@ -111,13 +153,11 @@ class Worker:
     def __init__(
         self, db: Database, bundle: str | Path | None = None, device: str = "cpu"
     ) -> None:
-        self.db, self.name = db, uuid.uuid4().hex
-        place = bundle_of(db, bundle)
+        self.db, self.name, self.device = db, uuid.uuid4().hex, device
+        self.explainer = load_explainer(db, bundle, device)
         with db.read() as c:
-            campaign = settings(c)
-        self.explainer = explainer_of(Bundle.load(place).to(device), campaign.plan)
-        self.device = device
-        self.ahead = 1 if campaign.mode == STEP else campaign.ahead
+            campaign = get_campaign(c)
+        self.max_frames = 1 if campaign.mode == STEP else campaign.max_frames
 
     def once(self, now: float | None = None, run: int | None = None) -> bool:
         """Does one job, of any run or of one, and returns whether there was one."""
@@ -125,13 +165,8 @@ class Worker:
         if job is None:
             return False
         try:
-            found = ahead(
-                self.explainer,
-                decoded(job.picture).to(self.device),
-                job.target,
-                job.said,
-                self.ahead,
-            )
+            x = decode_png(job.picture).to(self.device)
+            found = lookahead(self.explainer, x, job.target, job.answers, self.max_frames)
         except (LeapError, RuntimeError) as error:
             self.fail(job, str(error), time.time() if now is None else now)
             return True
@@ -151,7 +186,7 @@ class Worker:
             if not busy:
                 time.sleep(pause)
 
-    def claim(self, now: float, run: int | None = None) -> Job | None:
+    def claim(self, now: float, run: int | None = None) -> WorkItem | None:
         """Takes on a job that nobody does, or whose worker has not been heard of."""
         free = t.job.c.state.in_([t.QUEUED, t.LEASED]) & (func.coalesce(t.job.c.until, 0) <= now)
         if run is not None:
@@ -162,48 +197,48 @@ class Worker:
         with self.db.write() as c:
             first = select(t.job).where(free).order_by(t.job.c.id).limit(1)
             while (row := c.execute(first).one_or_none()) is not None:
-                if fingerprint(c, row.run_id) != row.input_sha256:
+                if job_input_hash(c, row.run_id) != row.input_sha256:
                     _set(c, row.id, state=t.DONE)
-                elif row.attempts >= ATTEMPTS:
+                elif row.attempts >= MAX_ATTEMPTS:
                     _set(c, row.id, state=t.FAILED)
                     stall(c, row.run_id, row.error or "its worker was killed again and again", now)
                 else:
                     tried = row.attempts + 1
-                    held = {"worker": self.name, "until": now + LEASE}
+                    held = {"worker": self.name, "until": now + JOB_LEASE_SECONDS}
                     _set(c, row.id, state=t.LEASED, attempts=tried, **held)
-                    return _job(c, row)
+                    return _work_item(c, row)
         return None
 
-    def fail(self, job: Job, reason: str, now: float) -> None:
+    def fail(self, job: WorkItem, reason: str, now: float) -> None:
         """Gives a job back that went wrong; after some tries, ever further apart, a run stalls."""
         with self.db.write() as c:
             row = c.execute(select(t.job).where(t.job.c.id == job.id)).one()
             if row.worker == self.name and row.state == t.LEASED:
-                until = now + PAUSE * 2**row.attempts
+                until = now + RETRY_SECONDS * 2**row.attempts
                 _set(c, job.id, state=t.QUEUED, error=reason, until=until)
-            note(c, now, "failed", job=job.id, reason=reason)
+            log_event(c, now, "failed", job=job.id, reason=reason)
 
-    def give_back(self, job: Job) -> None:
+    def give_back(self, job: WorkItem) -> None:
         """Lets somebody else do a job at once, for this worker is told to stop."""
         with self.db.write() as c:
             row = c.execute(select(t.job).where(t.job.c.id == job.id)).one()
             if row.worker == self.name and row.state == t.LEASED:
                 _set(c, job.id, state=t.QUEUED, attempts=row.attempts - 1, until=None)
 
-    def finish(self, job: Job, found: Ahead, now: float) -> bool:
+    def finish(self, job: WorkItem, found: Lookahead, now: float) -> bool:
         """Writes what a job brought, if it is still wanted, and returns whether it was.
 
         Whoever comes first may: two workers bring the same.
         """
-        frames = [] if found.frames is None else [encoded(x) for x in found.frames.cpu()]
+        frames = [] if found.frames is None else [encode_png(x) for x in found.frames.cpu()]
         with self.db.write() as c:
             state = c.execute(select(t.job.c.state).where(t.job.c.id == job.id)).scalar_one()
             if state not in (t.QUEUED, t.LEASED):
                 return False
             _set(c, job.id, state=t.DONE)
-            if fingerprint(c, job.run) != job.input:
+            if job_input_hash(c, job.run) != job.input_sha256:
                 return False
-            note(c, now, "computed", run=job.run)
+            log_event(c, now, "computed", run=job.run)
             if found.explanation is not None:
                 self._end(c, job, found.explanation, now)
                 return True
@@ -215,7 +250,7 @@ class Worker:
                 .values(
                     run_id=job.run,
                     number=len(number),
-                    assumed=job.said[-1] if job.said else None,
+                    assumed=job.answers[-1] if job.answers else None,
                     frames=len(frames),
                     discarded=False,
                 )
@@ -224,20 +259,20 @@ class Worker:
             c.execute(
                 insert(t.frame),
                 [
-                    {"segment_id": segment, "position": k, "asset": store(c, content)}
+                    {"segment_id": segment, "position": k, "asset": put_asset(c, content)}
                     for k, content in enumerate(frames)
                 ],
             )
             c.execute(update(t.run).where(t.run.c.id == job.run).values(status=ASKING))
-            progress(c, job.run, now)
+            advance(c, job.run, now)
         return True
 
-    def _end(self, c: Connection, job: Job, e: Explanation, now: float) -> None:
+    def _end(self, c: Connection, job: WorkItem, e: Explanation, now: float) -> None:
         latents = {"z": e.z.cpu(), "z_counterfactual": e.z_counterfactual.cpu().clone()}
         result = {
-            "counterfactual": store(c, encoded(e.counterfactual[0].cpu())),
-            "reconstruction": store(c, encoded(e.reconstruction[0].cpu())),
-            "latents": store(c, save(latents), SAFETENSORS),
+            "counterfactual": put_asset(c, encode_png(e.counterfactual[0].cpu())),
+            "reconstruction": put_asset(c, encode_png(e.reconstruction[0].cpu())),
+            "latents": put_asset(c, save(latents), SAFETENSORS),
             "source": int(e.source[0]),
             "label": int(e.label[0]),
             "leaps": int(e.leaps[0]),
@@ -245,47 +280,24 @@ class Worker:
             "guessed": job.guessed,
         }
         status = REACHED if bool(e.valid[0]) else EXHAUSTED
-        end(c, job.run, status, _said(e, settings(c).classes), now, result)
+        end_run(c, job.run, status, _describe(e, get_campaign(c).classes), now, result)
 
 
 def _set(c: Connection, job: int, **values: object) -> None:
     c.execute(update(t.job).where(t.job.c.id == job).values(**values))
 
 
-def _job(c: Connection, row: t.Record) -> Job:
-    """Returns all that is needed to do a job."""
+def _work_item(c: Connection, row: t.Record) -> WorkItem:
+    """Returns a job with all that it takes to do it."""
     run = c.execute(select(t.run).where(t.run.c.id == row.run_id)).one()
     content = c.execute(
         select(t.asset.c.content).where(t.asset.c.sha256 == run.asset)
     ).scalar_one()
-    said, guessed = answers(c, run.id)
-    return Job(row.id, run.id, row.input_sha256, tuple(said), run.target, content, guessed)
+    labels, guessed = answers(c, run.id)
+    return WorkItem(row.id, run.id, row.input_sha256, tuple(labels), run.target, content, guessed)
 
 
-def stall(c: Connection, run: int, reason: str, now: float) -> None:
-    """Ends a run whose pictures cannot be computed, until it is tried again."""
-    note(c, now, "stalled", run=run, reason=reason)
-    end(c, run, STALLED, reason, now)
-
-
-def retry(db: Database) -> list[str]:
-    """Tries the jobs of stalled runs again, and returns the runs."""
-    now = time.time()
-    with db.write() as c:
-        rows = c.execute(select(t.run).where(t.run.c.status == STALLED).order_by(t.run.c.id)).all()
-        for run in rows:
-            revive(c, run.id, now)
-    return [run.name for run in rows]
-
-
-def revive(c: Connection, run: int, now: float) -> None:
-    """Queues the job of a stalled run again."""
-    note(c, now, "retried", run=run)
-    c.execute(update(t.run).where(t.run.c.id == run).values(finished=None))
-    enqueue(c, run, now)
-
-
-def _said(e: Explanation, classes: Sequence[str]) -> str:
+def _describe(e: Explanation, classes: Sequence[str]) -> str:
     """Says in a sentence what came of a walk."""
     source, target, label = (classes[int(k[0])] for k in (e.source, e.target, e.label))
     if bool(e.source[0] == e.target[0]):
@@ -296,7 +308,7 @@ def _said(e: Explanation, classes: Sequence[str]) -> str:
     return f"still {label} at the end: try more leaps or a larger step size"
 
 
-def _work(place: str, bundle: Path | None, device: str, parent: int) -> None:
+def _run_worker(place: str, bundle: str | Path | None, device: str, parent: int) -> None:
     """Does jobs for as long as the process that started this one lives."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
@@ -305,8 +317,10 @@ def _work(place: str, bundle: Path | None, device: str, parent: int) -> None:
 
 
 @contextmanager
-def beside(db: Database, bundle: Path | None = None, device: str = "cpu") -> Iterator[None]:
-    """Has a worker in a process of its own, which is started again should it die.
+def worker_process(
+    db: Database, bundle: str | Path | None = None, device: str = "cpu"
+) -> Iterator[None]:
+    """Runs a worker in a process of its own, which is started again should it die.
 
     Ctrl-C reaches all processes at once; the worker does not hear it, and is told to stop.
 
@@ -315,7 +329,7 @@ def beside(db: Database, bundle: Path | None = None, device: str = "cpu") -> Ite
         bundle: The bundle, if it is somewhere else than when the campaign was made.
         device: Where to compute.
     """
-    bundle_of(db, bundle)
+    find_bundle(db, bundle)
     over = threading.Event()
     started: list[BaseProcess] = []
 
@@ -324,7 +338,7 @@ def beside(db: Database, bundle: Path | None = None, device: str = "cpu") -> Ite
         spawn = get_context("spawn")
         while not over.is_set():
             process = spawn.Process(
-                target=_work, args=(db.place, bundle, device, os.getpid()), daemon=True
+                target=_run_worker, args=(db.place, bundle, device, os.getpid()), daemon=True
             )
             process.start()
             started[:] = [process]
@@ -344,24 +358,24 @@ def beside(db: Database, bundle: Path | None = None, device: str = "cpu") -> Ite
             process.join(10)
 
 
-def fingerprint_of(bundle: Path) -> str:
-    """Returns what a bundle is known by: the hash of its manifest, which has its files'."""
+def hash_bundle(bundle: Path) -> str:
+    """Returns the SHA-256 of a bundle's manifest, which holds those of its files."""
     path = bundle / MANIFEST
     if not path.is_file():
         raise InputError(f"{bundle} is no bundle: there is no {MANIFEST}. Make one with `fit`.")
     return sha256(path)
 
 
-def bundle_of(db: Database, place: str | Path | None = None) -> Path:
+def find_bundle(db: Database, place: str | Path | None = None) -> Path:
     """Returns where the bundle of a campaign is, if it is the one that it was made with."""
     with db.read() as c:
-        campaign = settings(c)
+        campaign = get_campaign(c)
     found = Path(place or campaign.bundle)
     if not (found / MANIFEST).is_file():
         raise InputError(
             f"the bundle of this campaign is not at {found}. Say where it is now with --bundle."
         )
-    if fingerprint_of(found) != campaign.bundle_sha256:
+    if hash_bundle(found) != campaign.bundle_sha256:
         raise InputError(
             f"{found} is not the bundle that this campaign was made with: its manifest differs. "
             "Give the right one with --bundle."
@@ -369,7 +383,44 @@ def bundle_of(db: Database, place: str | Path | None = None) -> Path:
     return found
 
 
-def explainer_of(bundle: Bundle, plan: str) -> LeapFactual:
-    """Returns what walks, one picture at a time, so that results do not depend on company."""
-    flow = bundle.flow.requires_grad_(False)
-    return LeapFactual(bundle.generator, None, flow, parse(plan), batch_size=1, accelerate=False)
+def load_explainer(
+    db: Database,
+    bundle: str | Path | None = None,
+    device: str = "cpu",
+    *,
+    keep_path: bool = False,
+) -> LeapFactual:
+    """Returns the explainer of a campaign, from the bundle that it was made with.
+
+    Arguments:
+        db: The database.
+        bundle: The bundle, if it is somewhere else than when the campaign was made.
+        device: Where to compute.
+        keep_path: Whether explanations keep every iterate.
+    """
+    loaded = Bundle.load(find_bundle(db, bundle)).to(device)
+    with db.read() as c:
+        plan = get_campaign(c).plan
+    return build_explainer(loaded, plan, keep_path=keep_path)
+
+
+def build_explainer(bundle: Bundle, plan: str, *, keep_path: bool = False) -> LeapFactual:
+    """Returns an explainer without a classifier, of one picture at a time.
+
+    Neither batches nor fused copies of the networks, so that frames do not depend on which others
+    are computed with them and a replay gives them bit for bit.
+
+    Arguments:
+        bundle: The bundle.
+        plan: The leaps, as :func:`leapfactual.leaps.describe` writes them.
+        keep_path: Whether explanations keep every iterate.
+    """
+    return LeapFactual(
+        bundle.generator,
+        None,
+        bundle.flow.requires_grad_(False),
+        parse(plan),
+        batch_size=1,
+        keep_path=keep_path,
+        accelerate=False,
+    )

@@ -27,8 +27,10 @@ from leapfactual.files import atomic
 from leapfactual.imaging import to_pil
 from leapfactual.people import campaigns, status, votes
 from leapfactual.people.consensus import DAWID_SKENE, MAJORITY, Rule
+from leapfactual.people.creation import create
 from leapfactual.people.questions import BATCH, BISECT, STEP
 from leapfactual.people.store import tables as t
+from leapfactual.people.store.assets import get_asset
 from leapfactual.people.store.database import Database
 from leapfactual.pretrained import load
 from leapfactual.report import tables as results
@@ -157,7 +159,7 @@ def _campaign(
             nonlocal decided
             decided += _adjudicate(db, eye)
             with db.read() as c:
-                return campaigns.finished(c)
+                return campaigns.is_finished(c)
 
         try:
             with serve(place) as url:
@@ -179,11 +181,11 @@ def _create(here: Path, settings: Settings, rule: Rule, mode: str, seed: int) ->
         place = here / "gold" / str(int(digits.labels[row]))
         place.mkdir(parents=True, exist_ok=True)
         to_pil(digits.images[row]).save(place / f"gold-{row:03d}.png")
-    plan = campaigns.Plan(
+    plan = campaigns.CampaignSettings(
         "Which digit is this?", plan=PLAN, mode=mode, rule=rule, lease=LEASE_SECONDS, seed=seed
     )
     with as_file(files("leapfactual") / "shipped" / "bundle") as bundle:
-        campaigns.create(
+        create(
             here / "campaign.db",
             bundle,
             open_images(here / "digits"),
@@ -220,7 +222,7 @@ def _adjudicate(db: Database, eye: Eye) -> int:
     for task, _ in stuck:
         with db.read() as c:
             digest = c.execute(select(t.task.c.asset).where(t.task.c.id == task)).scalar_one()
-            content = campaigns.asset(c, digest)
+            content = get_asset(c, digest)
         assert content is not None
         votes.adjudicate(db, task, eye(content[1]), time.time())
     return len(stuck)
@@ -247,14 +249,14 @@ def _measure(
             .join(t.consensus, t.consensus.c.task_id == t.task.c.id)
             .where(~t.consensus.c.adjudicated)
         ).all():
-            content = campaigns.asset(c, row.asset)
+            content = get_asset(c, row.asset)
             assert content is not None
             if row.outcome >= 0:
                 right.append(float(eye(content[1]) == row.outcome))
         accepted = 0
         for run in runs:
             if run.status == "reached":
-                content = campaigns.asset(c, run.result["counterfactual"])
+                content = get_asset(c, run.result["counterfactual"])
                 assert content is not None
                 accepted += eye(content[1]) == run.target
     count = len(runs)

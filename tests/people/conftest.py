@@ -1,5 +1,7 @@
+import os
 import tempfile
 from importlib.resources import as_file, files
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +11,7 @@ from leapfactual.data.images import open_images
 from leapfactual.imaging import to_pil
 from leapfactual.people import campaigns
 from leapfactual.people.consensus import Rule
+from leapfactual.people.creation import create
 from leapfactual.people.store.database import Database
 from leapfactual.pretrained import load
 from tests.people import postgres
@@ -44,7 +47,17 @@ def network(shipped):
 
 
 @pytest.fixture
-def campaign(shipped, folder, tmp_path):
+def memory_path(tmp_path):
+    """Gives a folder in memory where there is one: what is committed is on disk at once then."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def campaign(shipped, folder, memory_path):
     """Makes campaigns."""
     made = []
 
@@ -52,12 +65,10 @@ def campaign(shipped, folder, tmp_path):
         options = {"question": "Which digit is this?", "plan": QUICK} | options
         options.setdefault("rule", Rule(least=1, most=3))
         opened = open_images(images or folder)
-        place = place or tmp_path / f"campaign-{len(made)}.db"
+        place = place or memory_path / f"campaign-{len(made)}.db"
         known = None if gold is None else open_images(gold)
-        chosen = campaigns.Plan(**options)
-        token = campaigns.create(
-            place, shipped.folder, opened, [target] * len(opened), chosen, known
-        )
+        chosen = campaigns.CampaignSettings(**options)
+        token = create(place, shipped.folder, opened, [target] * len(opened), chosen, known)
         db = Database(place)
         made.append(db)
         return SimpleNamespace(db=db, token=token, images=opened)
@@ -81,7 +92,7 @@ def postgres_server():
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request, tmp_path):
-    """Is where a campaign is kept."""
+    """Returns where a campaign is kept: on disk, or in a server."""
     if request.param == "sqlite":
         return tmp_path / "campaign.db"
     return request.getfixturevalue("postgres_server")()

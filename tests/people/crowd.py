@@ -7,12 +7,13 @@ from sqlalchemy import select
 
 from leapfactual.people import assignment, campaigns, votes
 from leapfactual.people.store import tables as t
-from leapfactual.people.worker import Worker, decoded, encoded
+from leapfactual.people.store.assets import get_asset
+from leapfactual.people.worker import Worker, decode_png, encode_png
 
 
 def seen(x):
     """Returns images as people see them: in 256 shades."""
-    return torch.cat([decoded(encoded(image)) for image in x])
+    return torch.cat([decode_png(encode_png(image)) for image in x])
 
 
 class Clock:
@@ -30,7 +31,7 @@ def labels(classifier):
     """Makes a voter that sees what people see, and answers as a network does."""
 
     def voter(content):
-        return int(classifier(decoded(content)).argmax())
+        return int(classifier(decode_png(content)).argmax())
 
     return voter
 
@@ -50,7 +51,7 @@ def play(db, voters, worker=None, clock=None, most=100_000, stop=lambda: False):
                 continue
             idle = False
             with db.read() as c:
-                content = campaigns.asset(c, offer.asset)[1]
+                content = get_asset(c, offer.asset)[1]
             votes.vote(db, annotator, offer.key, voter(content), clock())
             given += 1
         with db.read() as c:

@@ -31,11 +31,12 @@ from leapfactual.imaging import to_pil
 from leapfactual.people import campaigns, status
 from leapfactual.people.audit import replay
 from leapfactual.people.consensus import Rule
+from leapfactual.people.creation import create
 from leapfactual.people.store import tables as t
 from leapfactual.people.store.database import Database
 from leapfactual.people.web.app import application
-from leapfactual.people.web.guard import Pace
-from leapfactual.people.worker import Worker, decoded
+from leapfactual.people.web.guard import RateLimiter
+from leapfactual.people.worker import Worker, decode_png
 from leapfactual.pretrained import load
 
 KEY = re.compile(r'name="key" value="([0-9a-f]{32})"')
@@ -54,7 +55,7 @@ def forked(job):
 
 def serve(place, sock):
     """Serves the page on a socket that is open already."""
-    app = application(Database(place), pace=Pace(burst=10**9))
+    app = application(Database(place), limiter=RateLimiter(burst=10**9))
     config = uvicorn.Config(app, fd=sock.fileno(), log_level="critical", access_log=False)
     uvicorn.Server(config).run()
 
@@ -63,7 +64,7 @@ def work(place):
     """Does jobs, and looks for them without pause; those of the killed are done again at once."""
     import leapfactual.people.worker as module
 
-    module.LEASE = 1.0
+    module.JOB_LEASE_SECONDS = 1.0
     Worker(Database(place)).run(lambda: False, pause=0.02)
 
 
@@ -121,7 +122,7 @@ def crowd(tokens, url, known, path, pause, halt):
         if chance.random() < 0.1:
             return chance.randrange(10)
         if content not in known:
-            known[content] = int(classifier(decoded(content)).argmax())
+            known[content] = int(classifier(decode_png(content)).argmax())
         return known[content]
 
     classifier = load().classifier
@@ -150,17 +151,17 @@ def campaign(place, folder, pictures):
     shipped = load()
     for k in range(pictures):
         to_pil(shipped.digits.images[k]).save(folder / f"digit-{k:03d}.png")
-    chosen = campaigns.Plan(
+    chosen = campaigns.CampaignSettings(
         "Which digit is this?",
         plan="blend(40, 0.04)",
         mode="batch",
-        ahead=8,
+        max_frames=8,
         rule=Rule(least=5, most=9),
         repeat_share=0.1,
     )
     opened = open_images(folder)
     bundle = files("leapfactual") / "shipped" / "bundle"
-    campaigns.create(place, bundle, opened, [3] * len(opened), chosen)
+    create(place, bundle, opened, [3] * len(opened), chosen)
 
 
 def kill(place, folder, *, kills, people, pictures, pause, seed=0, again=True):

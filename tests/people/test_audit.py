@@ -5,8 +5,7 @@ import random
 import pytest
 from sqlalchemy import select, update
 
-from leapfactual.people import campaigns, exclusion, status
-from leapfactual.people import votes as voting
+from leapfactual.people import campaigns, exclusion, status, votes
 from leapfactual.people.audit import replay
 from leapfactual.people.consensus import DAWID_SKENE, IMPLAUSIBLE, UNSURE, Rule
 from leapfactual.people.store import tables as t
@@ -45,7 +44,7 @@ def test_random_histories_replay_to_the_same(campaign, network, mode, method):
         campaigns.change_rule(c, Rule(least=3, most=4, method=method), clock())
     play(made.db, voters, worker, clock)
     for task, _ in status.overview(made.db).stuck[:2]:
-        voting.adjudicate(made.db, task, 3, clock())
+        votes.adjudicate(made.db, task, 3, clock())
     play(made.db, voters, worker, clock)
     found = replay(made.db)
     assert found.differences == []

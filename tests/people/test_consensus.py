@@ -16,9 +16,9 @@ from leapfactual.people.consensus import (
     NO_CONSENSUS,
     UNSURE,
     Rule,
-    agreement,
-    confusion,
+    confusion_matrix,
     dawid_skene,
+    krippendorff_alpha,
     posterior,
 )
 
@@ -79,8 +79,8 @@ def test_a_rule_that_makes_no_sense_is_refused(options, message):
 
 
 def test_who_answers_at_random_counts_for_nothing():
-    honest = confusion({(k, k): 20 for k in range(3)}, 3)
-    random = confusion({(k, a): 10 for k in range(3) for a in range(3)}, 3)
+    honest = confusion_matrix({(k, k): 20 for k in range(3)}, 3)
+    random = confusion_matrix({(k, a): 10 for k in range(3) for a in range(3)}, 3)
     p = posterior([0, 1, 1, 1], [honest, random, random, random])
     assert p.argmax() == 0
     rule = Rule(method=DAWID_SKENE, posterior=0.8)
@@ -89,7 +89,7 @@ def test_who_answers_at_random_counts_for_nothing():
 
 
 def test_dawid_skene_waits_for_three_people():
-    confidence = confusion({(k, k): 1000 for k in range(2)}, 2)
+    confidence = confusion_matrix({(k, k): 1000 for k in range(2)}, 2)
     rule = Rule(method=DAWID_SKENE)
     assert rule.decide([0, 0], [confidence, confidence]) is None
     assert rule.decide([0, 0, 0], [confidence, confidence, confidence]) == 0
@@ -160,6 +160,6 @@ def test_agreement_is_krippendorffs():
         for unit, value in enumerate(row.split())
         if value != "."
     ]
-    assert agreement(votes) == pytest.approx(0.743, abs=5e-4)
-    assert math.isnan(agreement([]))
-    assert agreement([(1, 0), (1, 1), (2, 1), (2, 0)]) < 0
+    assert krippendorff_alpha(votes) == pytest.approx(0.743, abs=5e-4)
+    assert math.isnan(krippendorff_alpha([]))
+    assert krippendorff_alpha([(1, 0), (1, 1), (2, 1), (2, 0)]) < 0

@@ -5,9 +5,9 @@ import torch
 from safetensors.torch import load
 from sqlalchemy import select
 
-from leapfactual.people import campaigns
 from leapfactual.people.store import tables as t
-from leapfactual.people.worker import explainer_of
+from leapfactual.people.store.assets import get_asset
+from leapfactual.people.worker import build_explainer
 from tests.people.crowd import invited, labels, play
 
 
@@ -16,8 +16,7 @@ def found(db):
     with db.read() as c:
         rows = c.execute(select(t.run).order_by(t.run.c.id)).all()
         ends = [
-            load(campaigns.asset(c, row.result["latents"])[1]) if row.result else None
-            for row in rows
+            load(get_asset(c, row.result["latents"])[1]) if row.result else None for row in rows
         ]
     return rows, ends
 
@@ -29,7 +28,7 @@ def test_voters_who_agree_with_a_network_give_its_counterfactuals(
     made = campaign(place, mode=mode)
     play(made.db, dict.fromkeys(invited(made.db, 1), labels(network)))
     rows, ends = found(made.db)
-    explainer = explainer_of(shipped.bundle, "blend(6, 0.3), inject(2, 0.1, 0.25)")
+    explainer = build_explainer(shipped.bundle, "blend(6, 0.3), inject(2, 0.1, 0.25)")
     explainer.classifier = network
     e = explainer.explain(made.images[:], 3)
     assert e.valid.double().mean() > 0.5, "there is something to compare"
@@ -41,10 +40,12 @@ def test_voters_who_agree_with_a_network_give_its_counterfactuals(
         assert row.result["leaps"] == e.leaps[k]
 
 
-def test_batch_needs_fewer_rounds(campaign, network):
+@pytest.mark.parametrize("pictures", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_batch_needs_fewer_rounds(campaign, network, folder, pictures):
+    images = sorted(folder.glob("*.png"))[:pictures]
     rounds = {}
     for mode in ("step", "batch", "bisect"):
-        made = campaign(mode=mode, plan="blend(60, 0.03)")
+        made = campaign(mode=mode, plan="blend(60, 0.03)", images=images)
         play(made.db, dict.fromkeys(invited(made.db, 1), labels(network)))
         with made.db.read() as c:
             rounds[mode] = len(c.execute(select(t.round_.c.id)).all())

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import select
 
 from leapfactual.errors import InputError
-from leapfactual.people import assignment, campaigns, exclusion, transitions, votes
-from leapfactual.people import status as overviews
+from leapfactual.people import assignment, campaigns, exclusion, status, transitions, votes
 from leapfactual.people.audit import replay
 from leapfactual.people.consensus import DAWID_SKENE, UNSURE, Rule
 from leapfactual.people.store import tables as t
-from leapfactual.people.worker import LEASE, Worker, retry
+from leapfactual.people.store.assets import get_asset
+from leapfactual.people.worker import JOB_LEASE_SECONDS, Worker, lookahead
 from tests.people.crowd import Clock, invited, labels, play
 
 
@@ -108,7 +108,7 @@ def test_what_was_not_asked_to_the_end_is_asked_again_after_adjudication(walk):
     assert made.run.status == "no_consensus"
     assert not made.open
     assert not made.vote("b", 1, 2, 7), "it comes late, for now"
-    ((task, _),) = overviews.stuck(made.db)
+    ((task, _),) = status.stuck(made.db)
     votes.adjudicate(made.db, task, 7, made.clock())
     assert made.run.status == "asking"
     assert made.open == [(1, 1), (1, 3), (1, 4), (1, 5)], "the late vote has decided one"
@@ -179,7 +179,7 @@ def test_where_everybody_has_voted_the_owner_decides(walk):
     made = walk(3, Rule(least=2, most=7))
     for who, answer in zip("abc", (1, 2, 3), strict=True):
         made.vote(who, 0, 0, answer)
-    ((task, _),) = overviews.stuck(made.db)
+    ((task, _),) = status.stuck(made.db)
     assert made.run.status == "asking"
     votes.adjudicate(made.db, task, 7, made.clock())
     assert made.run.status == "waiting"
@@ -205,13 +205,13 @@ def test_a_job_that_is_out_of_date_does_no_harm(walk):
     made.vote("a", 1, 0, 9)
     made.vote("e", 1, 0, 9)
     stale = made.worker.claim(made.clock())
-    assert stale.said == (7, 9)
+    assert stale.answers == (7, 9)
     made.void("e")
     assert made.run.status == "asking"
-    from leapfactual.people.questions import Ahead
+    from leapfactual.people.worker import Lookahead
 
-    assert not made.worker.finish(stale, Ahead(None, None), made.clock()), "it is not wanted"
-    assert made.worker.claim(made.clock() + 10 * LEASE) is None
+    assert not made.worker.finish(stale, Lookahead(None, None), made.clock()), "it is not wanted"
+    assert made.worker.claim(made.clock() + 10 * JOB_LEASE_SECONDS) is None
     made.agree("b", 1, 0, 9)
     assert made.answers == [7, 9]
     assert {number for number, _ in made.open} == {2}, (
@@ -267,7 +267,7 @@ def test_a_stalled_run_is_tried_again(walk, monkeypatch):
             made.clock.now += 1000
             made.worker.once(made.clock())
     assert (made.run.status, made.run.reason) == ("stalled", "out of memory")
-    assert len(retry(made.db)) == 1
+    assert len(campaigns.retry(made.db)) == 1
     made.work()
     assert made.run.status == "asking"
     assert replay(made.db).differences == []
@@ -277,13 +277,12 @@ def test_two_workers_with_one_long_job_do_not_hinder_each_other(walk):
     made = walk(2, PAIR)
     made.vote("a", 0, 0, 7)
     made.vote("b", 0, 0, 7)
-    from leapfactual.people.questions import ahead
-    from leapfactual.people.worker import decoded
+    from leapfactual.people.worker import decode_png
 
     other = Worker(made.db)
     job = made.worker.claim(made.clock())
-    again = other.claim(made.clock() + 2 * LEASE)
-    found = ahead(other.explainer, decoded(job.picture), job.target, job.said, 4)
+    again = other.claim(made.clock() + 2 * JOB_LEASE_SECONDS)
+    found = lookahead(other.explainer, decode_png(job.picture), job.target, job.answers, 4)
     assert made.worker.finish(job, found, made.clock())
     assert not other.finish(again, found, made.clock())
 
@@ -299,7 +298,9 @@ def test_many_pictures_wait_without_slowing_anybody_down(walk):
     made = walk(2, PAIR)
     with made.db.write() as c:
         query = "EXPLAIN QUERY PLAN " + str(
-            assignment.NEEDED.compile(dialect=c.dialect, compile_kwargs={"literal_binds": False})
+            assignment.NEEDED_FRAMES.compile(
+                dialect=c.dialect, compile_kwargs={"literal_binds": False}
+            )
         )
         steps = c.exec_driver_sql(query, tuple([1] * query.count("?"))).all()
     assert any("ix_task_kind_state_id" in str(row) for row in steps)
@@ -330,7 +331,7 @@ def test_no_run_is_ever_left_behind(campaign, network, mode, seed):
                 offer = assignment.take(made.db, person, clock())
                 if offer is not None:
                     with made.db.read() as c:
-                        content = campaigns.asset(c, offer.asset)[1]
+                        content = get_asset(c, offer.asset)[1]
                     votes.vote(made.db, person, offer.key, voter(content), clock())
         elif what == "work":
             worker.once(clock())
@@ -347,13 +348,13 @@ def test_no_run_is_ever_left_behind(campaign, network, mode, seed):
                 new = Rule(least=least, most=chance.choice([4, 5, 6]), method=method)
                 campaigns.change_rule(c, new, clock())
         elif what == "decide":
-            for task, _ in overviews.stuck(made.db)[:1]:
+            for task, _ in status.stuck(made.db)[:1]:
                 votes.adjudicate(made.db, task, chance.randrange(10), clock())
     for job in held:
         worker.give_back(job)
     for _ in range(200):
         play(made.db, voters, worker, clock)
-        stuck = overviews.stuck(made.db)
+        stuck = status.stuck(made.db)
         if not stuck:
             break
         votes.adjudicate(made.db, stuck[0][0], chance.randrange(10), clock())
@@ -365,11 +366,11 @@ def test_no_run_is_ever_left_behind(campaign, network, mode, seed):
 
 
 def test_an_export_never_overwrites_a_campaign(walk):
-    from leapfactual.people.exchange.interchange import export
+    from leapfactual.people.exchange.interchange import export_votes
 
     made = walk(1, PAIR)
     with pytest.raises(InputError, match="is a database, perhaps the campaign itself"):
-        export(made.db, made.db.place, "zooniverse")
+        export_votes(made.db, made.db.place, "zooniverse")
     assert made.run.status == "asking"
 
 
@@ -378,8 +379,8 @@ def test_who_has_lost_a_link_gets_another(walk):
     lost = campaigns.invite(made.db, "Dora")
     (token,) = campaigns.renew(made.db, ["Dora"])
     with made.db.read() as c:
-        assert campaigns.person(c, lost) is None
-        assert campaigns.person(c, token) == 2
+        assert campaigns.find_person(c, lost) is None
+        assert campaigns.find_person(c, token) == 2
     with pytest.raises(InputError, match="nobody was invited as 'Eve'"):
         campaigns.renew(made.db, ["Eve"])
 
@@ -394,9 +395,9 @@ def test_the_overview_tells_who_answers_at_random(campaign, network):
     voters = dict.fromkeys(invited(made.db, 6), right)
     voters[6] = lambda content: chance.randrange(10)
     play(made.db, voters, most=6)
-    assert {p["estimate"] for p in overviews.overview(made.db).people} == {None}
+    assert {p["estimate"] for p in status.overview(made.db).people} == {None}
     play(made.db, voters, most=150)
-    *good, spammer = (person["estimate"] for person in overviews.overview(made.db).people)
+    *good, spammer = (person["estimate"] for person in status.overview(made.db).people)
     assert min(good) > 0.9
     assert spammer < 0.4
 
@@ -404,7 +405,7 @@ def test_the_overview_tells_who_answers_at_random(campaign, network):
 def test_too_few_people_are_not_a_quarrel(walk):
     made = walk(1, PAIR)
     made.vote("a", 0, 0, 7)
-    seen = overviews.overview(made.db)
+    seen = status.overview(made.db)
     assert seen.stuck == []
     assert seen.more
     assert not seen.done

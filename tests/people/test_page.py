@@ -12,13 +12,11 @@ import pytest
 from sqlalchemy import select, update
 
 from leapfactual.imaging import to_pil
-from leapfactual.people import assignment, campaigns
-from leapfactual.people import status as overviews
-from leapfactual.people import votes as voting
+from leapfactual.people import assignment, campaigns, status, votes
 from leapfactual.people.consensus import IMPLAUSIBLE, UNSURE, Rule
 from leapfactual.people.store import tables as t
 from leapfactual.people.web.app import OWNER, VOTER, application
-from leapfactual.people.web.guard import Pace
+from leapfactual.people.web.guard import RateLimiter
 from leapfactual.people.worker import Worker
 from tests.people.crowd import labels, play
 
@@ -70,14 +68,14 @@ def serve(campaign, folder):
     """Serves campaigns, each with a worker in it, whose first pictures are asked about."""
     with ExitStack() as stack:
 
-        def make(names=("Ada",), pictures=4, pace=None, classes=None, **options):
+        def make(names=("Ada",), pictures=4, limiter=None, classes=None, **options):
             images = [folder / f"digit-{k}.png" for k in range(pictures)]
             made = campaign(**{"name": "Digits in spring", "images": images} | options)
             if classes is not None:
                 with made.db.write() as c:
                     c.execute(update(t.campaign).values(classes=list(classes)))
             made.tokens = [campaigns.invite(made.db, name) for name in names]
-            made.url = stack.enter_context(running(application(made.db, pace=pace)))
+            made.url = stack.enter_context(running(application(made.db, limiter=limiter)))
             stack.enter_context(working(made.db))
             worked(made.db)
             return made
@@ -134,7 +132,7 @@ def worked(db):
     raise AssertionError("the worker did not come to an end")
 
 
-def votes(db, column=t.vote.c.answer):
+def stored_votes(db, column=t.vote.c.answer):
     with db.read() as c:
         return list(c.execute(select(column).order_by(t.vote.c.id)).scalars())
 
@@ -188,7 +186,7 @@ def test_the_keyboard_is_enough(serve, visit):
     page.get_by_role("button", name="Unsure").focus()
     page.keyboard.press("Space")
     thanked(page, 5)
-    assert votes(made.db) == [4, UNSURE, IMPLAUSIBLE, 5, UNSURE]
+    assert stored_votes(made.db) == [4, UNSURE, IMPLAUSIBLE, 5, UNSURE]
 
 
 def test_keys_are_shown_where_they_are_not_the_name_and_can_be_switched_off(serve, visit):
@@ -209,7 +207,7 @@ def test_keys_are_shown_where_they_are_not_the_name_and_can_be_switched_off(serv
     answer(page, "Switch keyboard shortcuts on")
     page.keyboard.press("2")
     thanked(page, 2)
-    assert votes(made.db) == [0, 1]
+    assert stored_votes(made.db) == [0, 1]
 
 
 def test_it_works_without_javascript(serve, visit):
@@ -221,7 +219,7 @@ def test_it_works_without_javascript(serve, visit):
     ):
         answer(page, name)
         thanked(page, given)
-        assert votes(made.db)[-1] == value
+        assert stored_votes(made.db)[-1] == value
     assert page.locator(".key").count() == 0
     page.goto(made.url + "/owner/join/" + made.token)
     answer(page, "Start")
@@ -242,10 +240,10 @@ def test_a_double_click_is_one_answer(serve, visit):
     page.mouse.down(click_count=2)
     page.mouse.up(click_count=2)
     page.wait_for_timeout(200)
-    assert votes(made.db) == [4, 7]
+    assert stored_votes(made.db) == [4, 7]
     page.evaluate("for (const k of [9, 8]) document.querySelectorAll('button')[k].click()")
     thanked(page, 3)
-    assert votes(made.db) == [4, 7, 9], "the first of two answers stands"
+    assert stored_votes(made.db) == [4, 7, 9], "the first of two answers stands"
 
 
 def test_who_goes_back_goes_on_from_there(serve, visit):
@@ -260,8 +258,8 @@ def test_who_goes_back_goes_on_from_there(serve, visit):
     thanked(page, 2)
     page.reload()
     thanked(page, 2)
-    assert votes(made.db) == [4, 5]
-    assert votes(made.db, t.vote.c.key)[0] == first
+    assert stored_votes(made.db) == [4, 5]
+    assert stored_votes(made.db, t.vote.c.key)[0] == first
 
 
 def test_a_stale_page_changes_nothing_and_says_so(serve, visit):
@@ -281,7 +279,7 @@ def test_a_stale_page_changes_nothing_and_says_so(serve, visit):
     )
     other.get_by_role("link", name="Go on").click()
     thanked(other, 1)
-    assert votes(made.db) == [4]
+    assert stored_votes(made.db) == [4]
 
 
 def test_who_is_late_is_told(serve, visit):
@@ -291,7 +289,7 @@ def test_who_is_late_is_told(serve, visit):
     with made.db.write() as c:
         c.execute(update(t.lease).values(expires=0.0))
     while (offer := assignment.take(made.db, 2, time.time())) is not None:
-        voting.vote(made.db, 2, offer.key, 4, time.time())
+        votes.vote(made.db, 2, offer.key, 4, time.time())
     answer(page, "7")
     expect(page.locator(".notice")).to_contain_text("Your answer is kept, and does not count.")
     expect(page.locator(".notice")).to_have_role("status")
@@ -311,13 +309,13 @@ def test_only_the_picture_is_fetched_anew(serve, visit):
 
 
 def test_who_is_too_fast_still_sees_the_picture_and_can_go_on(serve, visit):
-    made = serve(pace=Pace(burst=2, rate=1e-9))
+    made = serve(limiter=RateLimiter(burst=2, rate=1e-9))
     page = visit(made, refusals=(429,))
     assert page.locator("img").evaluate("i => i.naturalWidth") == 28
     answer(page, "4")
     expect(page.get_by_role("status")).to_contain_text("too fast")
     expect(page.get_by_role("link", name="Go on")).to_have_attribute("href", "/task")
-    assert votes(made.db) == [4]
+    assert stored_votes(made.db) == [4]
 
 
 def test_the_end_is_told_apart_from_a_pause(serve, visit):
@@ -422,14 +420,14 @@ def test_the_owner_sees_how_it_stands(serve, visit, shipped, tmp_path, network):
     crowd(made, {1: right, 2: lambda content: (right(content) + 1) % 10, 3: right}, most=36)
     worked(made.db)
     page.reload()
-    seen = overviews.overview(made.db)
+    seen = status.overview(made.db)
     facts = dict(
         zip(
             page.locator("dt").all_inner_texts(), page.locator("dd").all_inner_texts(), strict=True
         )
     )
-    for status, count in seen.runs.items():
-        assert facts[f"runs: {status}"] == str(count)
+    for name, count in seen.runs.items():
+        assert facts[f"runs: {name}"] == str(count)
     assert facts["votes"] == str(seen.votes)
     assert facts["agreement: Krippendorff's α, 1 at best, 0 by chance"] == f"{seen.alpha:.2f}"
     assert facts["pictures waiting for votes"] == str(seen.open)
@@ -443,8 +441,8 @@ def test_the_owner_sees_how_it_stands(serve, visit, shipped, tmp_path, network):
     run = page.get_by_role("link", name="digit-0.png", exact=True)
     run.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("digit-0.png, to 3")
-    journey = overviews.journey(made.db, 1)
-    cast = [v for s in journey["segments"] for f in s["frames"] for v in f["votes"]]
+    history = status.run_history(made.db, 1)
+    cast = [v for s in history["segments"] for f in s["frames"] for v in f["votes"]]
     assert cast
     expect(page.locator("figcaption li")).to_have_count(len(cast))
     assert sorted(page.locator("figcaption li").all_inner_texts()) == sorted(
@@ -473,7 +471,7 @@ def test_the_owner_adjudicates(serve, visit):
     expect(page.get_by_role("status")).to_contain_text("Your decision is stored.")
     expect(page.locator("form.stuck")).to_have_count(1)
     worked(made.db)
-    assert overviews.overview(made.db).runs == {"no_consensus": 1, "asking": 1}
+    assert status.overview(made.db).runs == {"no_consensus": 1, "asking": 1}
     stale.locator("form.stuck").first.get_by_role("button", name="8").click()
     expect(stale.get_by_role("status")).to_contain_text("there is nothing to do")
     stale.get_by_role("link", name="Go on").click()
@@ -495,7 +493,7 @@ def test_the_owner_pauses_and_resumes(serve, visit):
     expect(owner.get_by_role("button", name="Pause")).to_be_visible()
     voter.reload()
     expect(heading).to_have_text("Which digit is this?")
-    assert votes(made.db) == [4]
+    assert stored_votes(made.db) == [4]
 
 
 # -- for everybody --
@@ -507,7 +505,7 @@ def everything(serve):
     long = "Wolfeschlegelsteinhausenbergerdorff" * 2
     made = serve(names=[long, "Ben", "Cleo"], pictures=3, rule=Rule(least=2, most=2))
     crowd(made, {1: lambda _: 7, 2: lambda _: 8}, most=4)
-    assert set(overviews.overview(made.db).runs) == {"asking", "no_consensus"}
+    assert set(status.overview(made.db).runs) == {"asking", "no_consensus"}
     made.paths = (
         f"/join/{made.tokens[2]}",
         "/task?late=1",
@@ -538,7 +536,7 @@ def test_it_fits_a_phone(serve, visit):
     for given, name in enumerate(("9", "Not a believable picture"), start=1):
         page.get_by_role("button", name=name, exact=True).tap()
         thanked(page, given)
-    assert votes(made.db) == [9, IMPLAUSIBLE]
+    assert stored_votes(made.db) == [9, IMPLAUSIBLE]
 
 
 def test_nothing_is_cut_off_where_there_is_little_room(everything, visit):

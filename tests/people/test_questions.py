@@ -6,7 +6,8 @@ import torch
 from leapfactual import Euler, LeapFactual, blend, inject, tighten
 from leapfactual.errors import InputError
 from leapfactual.generators import Identity
-from leapfactual.people.questions import BATCH, BISECT, STEP, ahead, heard
+from leapfactual.people.questions import BATCH, BISECT, STEP, next_questions
+from leapfactual.people.worker import lookahead
 from leapfactual.testing import GaussianOracle
 
 MEANS = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
@@ -18,12 +19,14 @@ def interview(explainer, x, target, mode, label, most=32):
     """Leads a campaign of one picture; returns what came of it and what was asked."""
     answers, asked, guessed, rounds = [], 0, 0, 0
     while True:
-        found = ahead(explainer, x, target, answers, 1 if mode == STEP else most)
+        found = lookahead(explainer, x, target, answers, 1 if mode == STEP else most)
         if found.explanation is not None:
             return found.explanation, answers, asked, guessed, rounds
         outcomes = {}
         while True:
-            got = heard(mode, len(found.frames), answers[-1] if answers else None, outcomes)
+            got = next_questions(
+                mode, len(found.frames), answers[-1] if answers else None, outcomes
+            )
             if not got.ask:
                 break
             rounds += 1
@@ -53,9 +56,10 @@ PLANS = (
 )
 
 
-def test_batch_is_step_on_a_thousand_campaigns():
+@pytest.mark.parametrize("campaigns", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_batch_is_step_on_a_thousand_campaigns(campaigns):
     fewer = 0
-    for n in range(1000):
+    for n in range(campaigns):
         rng = torch.Generator().manual_seed(n)
         x = 1.5 * torch.randn(1, 2, generator=rng)
         explainer = LeapFactual(Identity(), None, FLOW, PLANS[n % len(PLANS)])
@@ -66,7 +70,7 @@ def test_batch_is_step_on_a_thousand_campaigns():
         assert step[1] == batch[1]
         assert step[3] == batch[3] == 0
         fewer += batch[4] < step[4]
-    assert fewer > 500, "batches save rounds"
+    assert fewer > campaigns / 2, "batches save rounds"
 
 
 def test_a_campaign_is_the_explainer():
@@ -84,11 +88,12 @@ def test_a_campaign_is_the_explainer():
         assert torch.equal(found.queries, wanted.queries)
 
 
-def test_bisect_asks_little_and_says_what_it_guessed():
+@pytest.mark.parametrize("campaigns", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_bisect_asks_little_and_says_what_it_guessed(campaigns):
     plan = [blend(250, 0.01)]
     explainer = LeapFactual(Identity(), None, FLOW, plan)
     same = 0
-    for n in range(20):
+    for n in range(campaigns):
         x = MEANS[:1] + 0.2 * torch.randn(1, 2, generator=torch.Generator().manual_seed(n))
         label = voter(n)
         step = interview(explainer, x, 1, BATCH, label, most=250)
@@ -96,7 +101,7 @@ def test_bisect_asks_little_and_says_what_it_guessed():
         assert bisect[2] <= 1 + 9 * 3
         assert 0 < len(bisect[1]) - bisect[3] <= bisect[2], "asked or guessed"
         same += torch.equal(step[0].z_counterfactual, bisect[0].z_counterfactual)
-    assert same >= 15, "where the label changes once, it is the same"
+    assert same >= 0.75 * campaigns, "where the label changes once, it is the same"
 
 
 def test_bisect_can_be_wrong_and_then_has_guessed():
@@ -104,7 +109,7 @@ def test_bisect_can_be_wrong_and_then_has_guessed():
     outcomes = {}
     labels = [0, 0, 1, 0, 0, 0, 0, 0]
     while True:
-        got = heard(BISECT, 8, 0, outcomes)
+        got = next_questions(BISECT, 8, 0, outcomes)
         if not got.ask:
             break
         outcomes[got.ask[0]] = labels[got.ask[0]]
@@ -115,18 +120,18 @@ def test_bisect_can_be_wrong_and_then_has_guessed():
 @pytest.mark.parametrize("mode", [STEP, BATCH, BISECT])
 def test_no_consensus_stops_where_it_matters(mode):
     frames = 1 if mode == STEP else 4
-    stuck = heard(mode, frames, 0, {frames - 1: -3} | dict.fromkeys(range(frames - 1), 0))
+    stuck = next_questions(mode, frames, 0, {frames - 1: -3} | dict.fromkeys(range(frames - 1), 0))
     assert stuck.stuck == frames - 1
 
 
 def test_what_comes_after_a_change_does_not_matter():
-    assert heard(BATCH, 4, 0, {0: 0, 1: 2, 2: -3}).answers == (0, 2)
-    assert heard(BATCH, 4, 0, {1: 2, 2: 0}).ask == (0, 3)
+    assert next_questions(BATCH, 4, 0, {0: 0, 1: 2, 2: -3}).answers == (0, 2)
+    assert next_questions(BATCH, 4, 0, {1: 2, 2: 0}).ask == (0, 3)
 
 
 def test_answers_must_be_labels():
     explainer = LeapFactual(Identity(), None, FLOW, PLANS[0])
     with pytest.raises(InputError, match="labels of 0 to 2, got -2"):
-        ahead(explainer, MEANS[:1], 1, [-2], 4)
+        lookahead(explainer, MEANS[:1], 1, [-2], 4)
     with pytest.raises(InputError, match="must be one of"):
-        heard("guess", 1, None, {})
+        next_questions("guess", 1, None, {})

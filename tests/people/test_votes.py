@@ -4,11 +4,10 @@ import pytest
 from sqlalchemy import func, select, update
 
 from leapfactual.errors import InputError
-from leapfactual.people import assignment, campaigns, exclusion, votes
-from leapfactual.people import status as overviews
+from leapfactual.people import assignment, campaigns, creation, exclusion, status, votes
 from leapfactual.people.consensus import IMPLAUSIBLE, UNSURE, Rule
 from leapfactual.people.store import tables as t
-from leapfactual.people.worker import LEASE, Worker
+from leapfactual.people.worker import JOB_LEASE_SECONDS, Worker, decode_png, lookahead
 from tests.people.crowd import Clock, invited, labels, play
 
 THREE = Rule(least=3, most=5)
@@ -90,7 +89,7 @@ def test_no_more_people_are_sent_to_a_picture_than_it_needs(open_campaign):
     given = [offer.asset for offer in offers if offer is not None]
     assert len(given) == 6 * 3
     assert all(given.count(asset) == 3 for asset in given)
-    late = made.clock.now + 2 * LEASE
+    late = made.clock.now + 2 * JOB_LEASE_SECONDS
     assert assignment.take(made.db, made.people[-1], late) is not None, "leases run out"
 
 
@@ -98,7 +97,7 @@ def test_a_vote_after_the_decision_is_kept_but_does_not_count(open_campaign):
     made = open_campaign(people=4)
     slow = made.people[0]
     held = assignment.take(made.db, slow, made.clock())
-    late = made.clock.now + 2 * LEASE
+    late = made.clock.now + 2 * JOB_LEASE_SECONDS
     others = {p: lambda content: 4 for p in made.people[1:]}
     while True:
         offers = {p: assignment.take(made.db, p, late) for p in others}
@@ -117,7 +116,7 @@ def test_who_does_not_agree_calls_an_adjudicator(open_campaign, network):
     made = open_campaign(people=5, images=None)
     ways = {p: (lambda content, k=k: k) for k, p in enumerate(made.people)}
     play(made.db, ways, made.worker, made.clock)
-    seen = overviews.overview(made.db)
+    seen = status.overview(made.db)
     assert seen.runs == {"no_consensus": 6}
     assert len(seen.stuck) == 6
     task, _ = seen.stuck[0]
@@ -126,9 +125,9 @@ def test_who_does_not_agree_calls_an_adjudicator(open_campaign, network):
     votes.adjudicate(made.db, task, 4, made.clock())
     with pytest.raises(InputError, match="nothing to do"):
         votes.adjudicate(made.db, task, 4, made.clock())
-    assert overviews.overview(made.db).runs == {"no_consensus": 5, "waiting": 1}
+    assert status.overview(made.db).runs == {"no_consensus": 5, "waiting": 1}
     play(made.db, dict.fromkeys(made.people, labels(network)), made.worker, made.clock)
-    runs = overviews.overview(made.db).runs
+    runs = status.overview(made.db).runs
     assert runs["no_consensus"] == 5
     assert sum(runs.values()) == 6
 
@@ -136,7 +135,7 @@ def test_who_does_not_agree_calls_an_adjudicator(open_campaign, network):
 def test_pictures_that_nobody_believes_end_a_run(open_campaign):
     made = open_campaign(people=3)
     play(made.db, dict.fromkeys(made.people, lambda _: IMPLAUSIBLE), made.worker, made.clock)
-    assert overviews.overview(made.db).runs == {"implausible": 6}
+    assert status.overview(made.db).runs == {"implausible": 6}
 
 
 def test_a_paused_campaign_gives_nothing_out_but_takes_answers(open_campaign):
@@ -163,7 +162,7 @@ def test_gold_and_repeats_are_mixed_in(campaign, shipped, tmp_path, network):
     people = invited(made.db, 2)
     right = labels(network)
     play(made.db, {people[0]: right, people[1]: lambda content: (right(content) + 1) % 10})
-    good, bad = overviews.overview(made.db).people
+    good, bad = status.overview(made.db).people
     assert good["gold"] > 2
     assert good["right"] > 0.7
     assert bad["right"] < 0.3
@@ -191,15 +190,15 @@ def test_a_voided_person_leaves_marks_and_runs_can_be_rewound(open_campaign, net
     voters = dict.fromkeys(made.people, right)
     voters[liar] = lambda content: 3
     play(made.db, voters, made.worker, made.clock)
-    before = overviews.overview(made.db).runs
+    before = status.overview(made.db).runs
     assert "asking" not in before
     doubted = exclusion.void(made.db, "person 1")
     assert doubted
-    assert overviews.overview(made.db).runs == before, "finished runs do not change by themselves"
+    assert status.overview(made.db).runs == before, "finished runs do not change by themselves"
     with pytest.raises(votes.Refused, match="no longer valid"):
         assignment.take(made.db, liar, made.clock())
     exclusion.void(made.db, "person 1", rewind=True)
-    assert overviews.overview(made.db).runs.get("asking"), "some cannot be decided without"
+    assert status.overview(made.db).runs.get("asking"), "some cannot be decided without"
     del voters[liar]
     play(made.db, voters, made.worker, made.clock)
     with made.db.read() as c:
@@ -229,15 +228,13 @@ def test_a_job_whose_worker_is_gone_is_done_again(campaign, monkeypatch):
     gone, other = Worker(made.db), Worker(made.db)
     first = gone.claim(1000.0)
     assert other.claim(1000.0).run != first.run
-    again = other.claim(1000.0 + 2 * LEASE)
+    again = other.claim(1000.0 + 2 * JOB_LEASE_SECONDS)
     assert again.run == first.run
-    from leapfactual.people.questions import ahead
-    from leapfactual.people.worker import decoded
 
-    found = ahead(gone.explainer, decoded(first.picture), first.target, first.said, 4)
-    assert other.finish(again, found, 1000.0 + 2 * LEASE)
-    assert not gone.finish(first, found, 1000.0 + 2 * LEASE), "it comes too late"
-    assert not other.finish(again, found, 1000.0 + 2 * LEASE), "and only once"
+    found = lookahead(gone.explainer, decode_png(first.picture), first.target, first.answers, 4)
+    assert other.finish(again, found, 1000.0 + 2 * JOB_LEASE_SECONDS)
+    assert not gone.finish(first, found, 1000.0 + 2 * JOB_LEASE_SECONDS), "it comes too late"
+    assert not other.finish(again, found, 1000.0 + 2 * JOB_LEASE_SECONDS), "and only once"
     assert count(made.db, t.segment) == 1
 
 
@@ -288,7 +285,7 @@ def test_a_campaign_that_cannot_be_made_leaves_nothing(campaign, place, monkeypa
         raise RuntimeError("no luck")
 
     with monkeypatch.context() as patch:
-        patch.setattr(campaigns, "change_rule", fail)
+        patch.setattr(creation, "change_rule", fail)
         with pytest.raises(RuntimeError, match="no luck"):
             campaign(place)
     assert campaign(place).db, "and can be made then"
@@ -301,4 +298,4 @@ def test_a_rewound_run_that_is_decided_as_before_ends_again(open_campaign, netwo
     play(made.db, dict.fromkeys(made.people[1:], right), made.worker, made.clock)
     exclusion.void(made.db, "person 4", rewind=True)
     play(made.db, dict.fromkeys(made.people[:3], right), made.worker, made.clock)
-    assert not {"waiting", "asking"} & set(overviews.overview(made.db).runs)
+    assert not {"waiting", "asking"} & set(status.overview(made.db).runs)

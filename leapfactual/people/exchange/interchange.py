@@ -24,24 +24,24 @@ from sqlalchemy import Connection, Select, exists, or_, select
 
 from ...errors import InputError
 from ...files import atomic
-from ..assignment import again
+from ..assignment import repeat_task
 from ..campaigns import enrol
 from ..store import tables as t
+from ..store.assets import PNG
 from ..store.database import Database
-from ..transitions import note, settings
+from ..transitions import get_campaign, log_event
 from ..votes import Conflict, cast
-from ..worker import PNG
 from . import label_studio, zooniverse
-from .records import Ballot, Subject, subject_in, words
+from .records import Ballot, Subject, answer_words, subject_from_row
 
 ZOONIVERSE, LABEL_STUDIO = "zooniverse", "label-studio"
 FORMATS = (ZOONIVERSE, LABEL_STUDIO)
-FETCHED, PIECE = 256, 100
-SQLITE = b"SQLite format 3\0"
+FETCH_SIZE, BATCH_SIZE = 256, 100
+SQLITE_HEADER = b"SQLite format 3\0"
 TAKEN, LATE, SKIPPED, UNKNOWN = "taken", "late", "skipped", "unknown"
 
 
-def _check(form: str) -> None:
+def _check_format(form: str) -> None:
     if form not in FORMATS:
         raise InputError(f"`format` must be one of {list(FORMATS)}, got {form!r}.")
 
@@ -50,8 +50,8 @@ def _check(form: str) -> None:
 
 
 @dataclass(frozen=True)
-class Exported:
-    """Is what was written.
+class ExportSummary:
+    """How much was written.
 
     Arguments:
         votes: How many votes.
@@ -62,14 +62,14 @@ class Exported:
     pictures: int
 
 
-def export(
+def export_votes(
     db: Database,
     path: str | Path,
     form: str,
     pictures: str | Path | None = None,
     *,
     blank: bool = False,
-) -> Exported:
+) -> ExportSummary:
     """Writes the votes of a campaign to a file.
 
     For Label Studio the XML that sets up its project is written beside it. Its tasks hold their
@@ -83,7 +83,7 @@ def export(
             manifest that its upload wants.
         blank: Whether to write what is open, and no votes: to be voted on elsewhere.
     """
-    _check(form)
+    _check_format(form)
     path, folder = Path(path), None if pictures is None else Path(pictures)
     setup = path.with_suffix(".xml")
     if path.is_file() and _is_database(path):
@@ -91,8 +91,8 @@ def export(
     if form == LABEL_STUDIO and path == setup:
         raise InputError(f"{path} is where the project's XML goes. Call the file *.json.")
     with db.read() as c:
-        campaign = settings(c)
-        answers = words(campaign.classes)
+        campaign = get_campaign(c)
+        answers = answer_words(campaign.classes)
         with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
             if form == ZOONIVERSE:
                 votes = zooniverse.write(file, campaign, _votes(c, blank), answers)
@@ -100,15 +100,15 @@ def export(
                 votes = label_studio.write(file, _tasks(c, campaign, answers, folder, blank))
         if form == LABEL_STUDIO:
             with atomic(setup) as temporary:
-                xml = label_studio.labelling_config(answers.values())
+                xml = label_studio.labeling_config(answers.values())
                 temporary.write_text(f"{xml}\n", encoding="utf-8")
         written = 0 if folder is None else _write_pictures(c, folder, form, blank)
-    return Exported(votes, written)
+    return ExportSummary(votes, written)
 
 
 def _is_database(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(len(SQLITE)) == SQLITE
+        return file.read(len(SQLITE_HEADER)) == SQLITE_HEADER
 
 
 def _about(*columns: t.Record) -> Select[Any]:
@@ -134,7 +134,7 @@ VOTE = (t.vote, t.annotator.c.name, t.annotator.c.voided)
 
 
 def _votes(c: Connection, blank: bool) -> Iterator[t.Record]:
-    """Goes through all votes in the order in which they came."""
+    """Yields all votes in the order in which they came."""
     if blank:
         return
     query = (
@@ -143,11 +143,11 @@ def _votes(c: Connection, blank: bool) -> Iterator[t.Record]:
         .join(t.annotator, t.annotator.c.id == t.vote.c.annotator_id)
         .order_by(t.vote.c.id)
     )
-    yield from c.execute(query.execution_options(yield_per=FETCHED))
+    yield from c.execute(query.execution_options(yield_per=FETCH_SIZE))
 
 
 def _wanted(blank: bool) -> t.Record:
-    """Tells which tasks to write: what people are asked about, and what they were."""
+    """Builds the condition of tasks to write: what people are asked about, and what they were."""
     waiting = (t.task.c.state == t.OPEN) & (t.task.c.kind != t.REPEAT)
     return waiting if blank else or_(waiting, exists().where(t.vote.c.task_id == t.task.c.id))
 
@@ -155,15 +155,15 @@ def _wanted(blank: bool) -> t.Record:
 def _tasks(
     c: Connection, campaign: t.Record, answers: dict[int, str], folder: Path | None, blank: bool
 ) -> Iterator[dict[str, Any]]:
-    """Goes through tasks with their votes, or through pictures, in an order that says nothing."""
+    """Yields tasks with their votes, or blank ones in an order that says nothing."""
     if blank:
         for digest in _digests(c, blank):
             yield label_studio.blank(digest, _image(c, digest, folder), campaign.question)
         return
     query = _about().where(_wanted(blank=False)).order_by(t.task.c.id)
-    for row in c.execute(query.execution_options(yield_per=FETCHED)):
+    for row in c.execute(query.execution_options(yield_per=FETCH_SIZE)):
         image, votes = _image(c, row.asset, folder), _votes_on(c, row.task)
-        yield label_studio.task_of(subject_in(row), image, campaign.question, votes, answers)
+        yield label_studio.task_of(subject_from_row(row), image, campaign.question, votes, answers)
 
 
 def _image(c: Connection, digest: str, folder: Path | None) -> str:
@@ -183,16 +183,16 @@ def _votes_on(c: Connection, task: int) -> Sequence[t.Record]:
 
 
 def _content(c: Connection, digest: str) -> bytes:
-    found: bytes = c.execute(
+    content: bytes = c.execute(
         select(t.asset.c.content).where(t.asset.c.sha256 == digest)
     ).scalar_one()
-    return found
+    return content
 
 
 def _digests(c: Connection, blank: bool) -> Iterator[str]:
-    """Goes through the pictures, each once, in the order of their hashes."""
+    """Yields the hashes of the pictures, each once, in order."""
     query = select(t.task.c.asset).where(_wanted(blank)).distinct().order_by(t.task.c.asset)
-    yield from c.execute(query.execution_options(yield_per=FETCHED)).scalars()
+    yield from c.execute(query.execution_options(yield_per=FETCH_SIZE)).scalars()
 
 
 def _write_pictures(c: Connection, folder: Path, form: str, blank: bool) -> int:
@@ -214,8 +214,8 @@ def _write_pictures(c: Connection, folder: Path, form: str, blank: bool) -> int:
 
 
 @dataclass(frozen=True)
-class Imported:
-    """Is what became of the votes in a file.
+class ImportSummary:
+    """What became of the votes in a file.
 
     Arguments:
         taken: How many were stored and count.
@@ -232,7 +232,7 @@ class Imported:
     people: int
 
 
-def bring_in(db: Database, path: str | Path, form: str) -> Imported:
+def import_votes(db: Database, path: str | Path, form: str) -> ImportSummary:
     """Casts the votes that a file has on pictures of a campaign.
 
     People go by their names. Who is new is added, with a token that nobody knows. Where a rule
@@ -243,26 +243,26 @@ def bring_in(db: Database, path: str | Path, form: str) -> Imported:
         path: The file.
         form: ``zooniverse`` or ``label-studio``.
     """
-    _check(form)
+    _check_format(form)
     path = Path(path)
     read = zooniverse.read if form == ZOONIVERSE else label_studio.read
     with db.read() as c:
-        answers = {word: answer for answer, word in words(settings(c).classes).items()}
+        answers = {word: answer for answer, word in answer_words(get_campaign(c).classes).items()}
     counts: Counter[str] = Counter()
-    with _in_order(read(path, answers)) as ballots:
-        while piece := list(islice(ballots, PIECE)):
+    with _sort_by_time(read(path, answers)) as ballots:
+        while piece := list(islice(ballots, BATCH_SIZE)):
             counts += _cast(db, piece, form)
     if counts[UNKNOWN] and counts[UNKNOWN] == counts.total():
         raise InputError(
             f"none of the {counts[UNKNOWN]} votes in {path} is on a picture of this campaign. Is "
             "it the right one? If it is new, do its jobs first: `leapfactual people work`."
         )
-    return Imported(*(counts[what] for what in (TAKEN, LATE, SKIPPED, UNKNOWN, "people")))
+    return ImportSummary(*(counts[what] for what in (TAKEN, LATE, SKIPPED, UNKNOWN, "people")))
 
 
 @contextmanager
-def _in_order(ballots: Iterable[Ballot]) -> Iterator[Iterator[Ballot]]:
-    """Reads all votes, and gives them in the order in which they were given, from disk."""
+def _sort_by_time(ballots: Iterable[Ballot]) -> Iterator[Iterator[Ballot]]:
+    """Reads all votes, and yields them in the order in which they were given, from disk."""
     with closing(sqlite3.connect("")) as disk:
         disk.execute("CREATE TABLE ballot (id INTEGER PRIMARY KEY, given REAL, content TEXT)")
         disk.executemany(
@@ -270,10 +270,10 @@ def _in_order(ballots: Iterable[Ballot]) -> Iterator[Iterator[Ballot]]:
             ((ballot.given, json.dumps(asdict(ballot))) for ballot in ballots),
         )
         rows = disk.execute("SELECT content FROM ballot ORDER BY given, id")
-        yield (_unpacked(json.loads(content)) for (content,) in rows)
+        yield (_unpack(json.loads(content)) for (content,) in rows)
 
 
-def _unpacked(content: dict[str, Any]) -> Ballot:
+def _unpack(content: dict[str, Any]) -> Ballot:
     return Ballot(**content | {"subject": Subject(**content["subject"])})
 
 
@@ -287,7 +287,7 @@ def _cast(db: Database, piece: Iterable[Ballot], form: str) -> Counter[str]:
                 select(t.annotator).where(t.annotator.c.name == ballot.person)
             ).one_or_none()
             voided = ballot.voided or (person is not None and person.voided is not None)
-            tasks = [] if voided else _asked(c, ballot.subject)
+            tasks = [] if voided else _find_tasks(c, ballot.subject)
             if not tasks:
                 counts[SKIPPED if voided else UNKNOWN] += 1
                 continue
@@ -298,17 +298,17 @@ def _cast(db: Database, piece: Iterable[Ballot], form: str) -> Counter[str]:
                 number = person.id
             counts[_vote(c, ballot, tasks, number, now)] += 1
         if counts[TAKEN] or counts[LATE]:
-            note(c, now, "imported", format=form, **counts)
+            log_event(c, now, "imported", format=form, **counts)
     return counts
 
 
 def _vote(c: Connection, ballot: Ballot, tasks: Iterable[int], annotator: int, now: float) -> str:
-    """Votes wherever the picture is asked about, and says what came of it."""
-    came = SKIPPED
+    """Votes wherever the picture is asked about, and returns what came of it."""
+    outcome = SKIPPED
     for number in tasks:
         task = c.execute(select(t.task).where(t.task.c.id == number)).one()
         if ballot.subject.kind == t.REPEAT:
-            task = again(c, task, annotator)
+            task = repeat_task(c, task, annotator)
         key = secrets.token_hex(16)
         try:
             receipt = cast(
@@ -316,11 +316,11 @@ def _vote(c: Connection, ballot: Ballot, tasks: Iterable[int], annotator: int, n
             )
         except Conflict:
             continue
-        came = TAKEN if receipt.counted or came == TAKEN else LATE
-    return came
+        outcome = TAKEN if receipt.counted or outcome == TAKEN else LATE
+    return outcome
 
 
-def _asked(c: Connection, subject: Subject) -> Sequence[int]:
+def _find_tasks(c: Connection, subject: Subject) -> Sequence[int]:
     """Returns the tasks that a vote is on.
 
     Two runs may explain one picture: then the name tells. After a rewind a frame may have been

@@ -18,27 +18,27 @@ from .records import (
     OURS,
     Ballot,
     Subject,
-    answer_called,
-    duration,
-    flag,
-    moment,
-    opened,
-    ours,
-    person_called,
+    is_ours,
+    open_text,
+    parse_answer,
+    parse_flag,
+    parse_person,
+    parse_seconds,
+    parse_subject,
+    parse_time,
     refuse,
-    subject_of,
-    unreadable,
+    reject_constant,
 )
 
 IMAGE, ANSWER, CHOICES = "image", "answer", "choices"
-CHUNK, MOST_TASK = 2**16, 2**25
+CHUNK, MAX_TASK_CHARS = 2**16, 2**25
 
 
-def labelling_config(answers: Iterable[str]) -> str:
+def labeling_config(answers: Iterable[str]) -> str:
     """Returns the XML that a project is set up with, to ask what the campaign asks.
 
     Example:
-        >>> print(labelling_config(["cat", "<dog>"]))
+        >>> print(labeling_config(["cat", "<dog>"]))
         <View>
           <Image name="image" value="$image"/>
           <Header value="$question"/>
@@ -99,7 +99,7 @@ def task_of(
     """
     return blank(subject.sha256, image, question) | {
         "id": subject.task,
-        "meta": subject.written(),
+        "meta": subject.to_json(),
         "annotations": [_annotation(vote, answers[vote.answer]) for vote in votes],
     }
 
@@ -137,7 +137,7 @@ def _annotation(vote: t.Record, word: str) -> dict[str, Any]:
 
 
 def read(path: Path, answers: Mapping[str, int]) -> Iterator[Ballot]:
-    """Goes through the votes of a file, ours or Label Studio's.
+    """Yields the votes of a file, ours or Label Studio's.
 
     What was skipped, drafted or predicted there is no vote.
 
@@ -145,7 +145,7 @@ def read(path: Path, answers: Mapping[str, int]) -> Iterator[Ballot]:
         path: The file.
         answers: What answers are called.
     """
-    with opened(path) as file:
+    with open_text(path) as file:
         for where, task in _tasks(file, path):
             data, annotations = task.get("data"), task.get("annotations")
             if not isinstance(data, dict):
@@ -155,7 +155,7 @@ def read(path: Path, answers: Mapping[str, int]) -> Iterator[Ballot]:
             meta = task.get("meta") or {}
             if not isinstance(meta, dict):
                 refuse(where, "`meta`", meta, "an object")
-            subject = subject_of(where, data | meta)
+            subject = parse_subject(where, data | meta)
             for k, annotation in enumerate(annotations, 1):
                 here = f"{where}, annotation {k}"
                 if not isinstance(annotation, dict):
@@ -168,33 +168,33 @@ def _ballot(
     where: str, annotation: Mapping[str, Any], subject: Subject, answers: Mapping[str, int]
 ) -> Ballot:
     result = annotation.get("result")
-    regions = result if isinstance(result, list) else []
-    chosen = [r for r in regions if isinstance(r, dict) and r.get("type") == CHOICES]
+    results = result if isinstance(result, list) else []
+    chosen = [r for r in results if isinstance(r, dict) and r.get("type") == CHOICES]
     value = chosen[0].get("value") if len(chosen) == 1 else None
-    said = value.get(CHOICES) if isinstance(value, dict) else None
-    if not isinstance(said, list) or len(said) != 1:
+    words = value.get(CHOICES) if isinstance(value, dict) else None
+    if not isinstance(words, list) or len(words) != 1:
         refuse(where, "`result`", result, "of one choice")
     meta = chosen[0].get("meta") or {}
     if not isinstance(meta, dict):
         refuse(where, "`meta`", meta, "an object")
     return Ballot(
-        person=person_called(where, _person(annotation.get("completed_by"), meta)),
-        answer=answer_called(where, said[0], answers),
-        given=moment(
+        person=parse_person(where, _person(annotation.get("completed_by"), meta)),
+        answer=parse_answer(where, words[0], answers),
+        given=parse_time(
             where,
             annotation.get("created_at"),
             datetime.fromisoformat,
             "like 2026-01-31T12:34:56.789Z",
         ),
-        seconds=duration(where, annotation.get("lead_time")),
-        voided=ours(meta) and flag(where, "`voided`", meta.get("voided")),
+        seconds=parse_seconds(where, annotation.get("lead_time")),
+        voided=is_ours(meta) and parse_flag(where, "`voided`", meta.get("voided")),
         subject=subject,
     )
 
 
 def _person(completed_by: object, meta: Mapping[str, Any]) -> object:
     """Returns who voted: by our name, by email, or by number."""
-    if ours(meta):
+    if is_ours(meta):
         return meta.get("person")
     if isinstance(completed_by, dict):
         return completed_by.get("email")
@@ -203,13 +203,13 @@ def _person(completed_by: object, meta: Mapping[str, Any]) -> object:
     return completed_by
 
 
-class _Scroll:
-    """Is a file of JSON that is read piece by piece."""
+class _TaskReader:
+    """Reads a list of tasks from a file of JSON, piece by piece."""
 
     def __init__(self, file: TextIO, path: Path) -> None:
         self.file, self.path = file, path
         self.text, self.at = "", 0
-        self.decoder = json.JSONDecoder(parse_constant=unreadable)
+        self.decoder = json.JSONDecoder(parse_constant=reject_constant)
 
     def peek(self) -> str:
         """Returns what comes next, but for blanks; nothing at the end."""
@@ -223,7 +223,7 @@ class _Scroll:
                 return ""
 
     def expect(self, marks: str) -> str:
-        """Goes on by one of some marks, and returns it."""
+        """Reads one of some marks, and returns it."""
         found = self.peek()
         if not found or found not in marks:
             raise InputError(
@@ -242,7 +242,7 @@ class _Scroll:
                 found, self.at = self.decoder.raw_decode(self.text, start)
             except (ValueError, RecursionError) as error:
                 self.text, start = self.text[start:], 0
-                short = len(self.text) < MOST_TASK
+                short = len(self.text) < MAX_TASK_CHARS
                 more = self.file.read(max(CHUNK, len(self.text))) if short else ""
                 if not more:
                     raise InputError(
@@ -255,16 +255,16 @@ class _Scroll:
 
 
 def _tasks(file: TextIO, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Goes through a list of tasks, each with where it stands."""
-    scroll = _Scroll(file, path)
-    scroll.expect("[")
-    number, mark = 0, "]" if scroll.peek() == "]" else ","
+    """Yields the tasks of a list, each with where it stands."""
+    reader = _TaskReader(file, path)
+    reader.expect("[")
+    number, mark = 0, "]" if reader.peek() == "]" else ","
     while mark == ",":
         number += 1
         where = f"{path}, task {number}"
-        yield where, scroll.member(where)
-        mark = scroll.expect(",]")
+        yield where, reader.member(where)
+        mark = reader.expect(",]")
     if number == 0:
-        scroll.expect("]")
-    if scroll.peek():
+        reader.expect("]")
+    if reader.peek():
         raise InputError(f"{path} goes on after the list of its tasks. Export it again.")

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from ...errors import InputError, MissingData
-from ..campaigns import MOST_NAME, check_text
+from ..campaigns import MAX_NAME_LENGTH, check_text
 from ..consensus import IMPLAUSIBLE, UNSURE
-from ..status import called
+from ..status import describe_answer
 from ..store import tables as t
 
-MOST_BYTES = 2**30
-LARGEST = 2**31 - 1
-A_DAY = 86_400.0
+MAX_FILE_BYTES = 2**30
+MAX_INTEGER = 2**31 - 1
+# Computers elsewhere may be a day ahead of ours, by a wrong time zone.
+MAX_CLOCK_SKEW = 86_400.0
 FORMULA = re.compile(r"'*[=+\-@\t\r＝＋－＠]")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 NAMED = re.compile(r"(?:^|[^0-9a-f])([0-9a-f]{64})\.png$")
@@ -33,7 +34,7 @@ OURS = {"source": "leapfactual"}
 
 @dataclass(frozen=True)
 class Subject:
-    """Is what a vote is about.
+    """What a vote is about.
 
     Arguments:
         sha256: The picture.
@@ -55,14 +56,14 @@ class Subject:
     segment: int | None = None
     position: int | None = None
 
-    def written(self) -> dict[str, Any]:
-        """Returns what there is to write."""
+    def to_json(self) -> dict[str, Any]:
+        """Returns a dictionary without what is not known."""
         return OURS | {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Ballot:
-    """Is a vote as a file has it.
+    """A vote as a file has it.
 
     Arguments:
         person: Who gave it.
@@ -81,45 +82,45 @@ class Ballot:
     subject: Subject
 
 
-def subject_in(row: t.Record) -> Subject:
-    """Returns what a row of the database is about."""
+def subject_from_row(row: t.Record) -> Subject:
+    """Returns the subject of a row of the database."""
     name = None if row.run is None else Path(row.run).name
     run = name and "".join(c if c.isprintable() else "�" for c in name)
     frame = (run, row.original, row.target, row.segment, row.position)
     return Subject(row.asset, row.kind, row.task, *frame)
 
 
-def words(classes: Sequence[str]) -> dict[int, str]:
+def answer_words(classes: Sequence[str]) -> dict[int, str]:
     """Returns what each answer is called, no two of them alike.
 
     Example:
-        >>> words(("cat", "unsure"))
+        >>> answer_words(("cat", "unsure"))
         {0: 'cat', 1: 'unsure', -1: 'unsure (no class)', -2: 'not believable'}
     """
-    found = dict(enumerate(classes))
+    words = dict(enumerate(classes))
     for answer in (UNSURE, IMPLAUSIBLE):
-        word = called(answer, classes)
-        while word in found.values():
+        word = describe_answer(answer, classes)
+        while word in words.values():
             word += " (no class)"
-        found[answer] = word
-    return found
+        words[answer] = word
+    return words
 
 
-def harmless(text: str) -> str:
-    """Keeps a spreadsheet from taking text for a formula; :func:`restored` undoes it.
+def escape_formula(text: str) -> str:
+    """Keeps a spreadsheet from taking text for a formula; :func:`unescape_formula` undoes it.
 
     Example:
-        >>> harmless("=1+1"), harmless("Ada")
+        >>> escape_formula("=1+1"), escape_formula("Ada")
         ("'=1+1", 'Ada')
     """
     return f"'{text}" if FORMULA.match(text) else text
 
 
-def restored(text: str) -> str:
-    """Returns what :func:`harmless` was given.
+def unescape_formula(text: str) -> str:
+    """Returns what :func:`escape_formula` was given.
 
     Example:
-        >>> restored("'=1+1"), restored("'tis")
+        >>> unescape_formula("'=1+1"), unescape_formula("'tis")
         ('=1+1', "'tis")
     """
     return text[1:] if text[:1] == "'" and FORMULA.match(text) else text
@@ -129,13 +130,13 @@ def restored(text: str) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
-    """Opens a file of text that may come from anywhere."""
+def open_text(path: Path) -> Iterator[TextIO]:
+    """Opens a text file that may come from anywhere."""
     if not path.is_file():
         raise MissingData(f"there is no file {path} to import.")
-    if path.stat().st_size > MOST_BYTES:
+    if path.stat().st_size > MAX_FILE_BYTES:
         raise InputError(
-            f"{path} has {path.stat().st_size} bytes; at most {MOST_BYTES} are read. Split it."
+            f"{path} has {path.stat().st_size} bytes; at most {MAX_FILE_BYTES} are read. Split it."
         )
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
@@ -145,22 +146,22 @@ def opened(path: Path) -> Iterator[TextIO]:
 
 
 def refuse(where: str, what: str, value: object, wanted: str) -> NoReturn:
-    """Says what is wrong with a value, and where it stands."""
+    """Raises an error that says what is wrong with a value, and where it stands."""
     shown = repr(value)
     shown = shown if len(shown) <= 100 else f"{shown[:99]}…"
     raise InputError(f"{where}: {what} must be {wanted}, got {shown}. Correct it, or take it out.")
 
 
-def unreadable(constant: str) -> NoReturn:
-    """Refuses what JSON does not know, such as NaN."""
+def reject_constant(constant: str) -> NoReturn:
+    """Rejects what JSON does not know, such as NaN."""
     raise ValueError(f"{constant} is no JSON")
 
 
-def parsed(where: str, what: str, text: str, wanted: type) -> Any:  # noqa: ANN401 - of JSON
+def parse_json(where: str, what: str, text: str, wanted: type) -> Any:  # noqa: ANN401 - of JSON
     """Returns an object or a list of JSON."""
     name = "an object of JSON" if wanted is dict else "a list of JSON"
     try:
-        value = json.loads(text, parse_constant=unreadable)
+        value = json.loads(text, parse_constant=reject_constant)
     except (ValueError, RecursionError):
         refuse(where, what, text, name)
     if not isinstance(value, wanted):
@@ -168,25 +169,25 @@ def parsed(where: str, what: str, text: str, wanted: type) -> Any:  # noqa: ANN4
     return value
 
 
-def person_called(where: str, name: object) -> str:
+def parse_person(where: str, name: object) -> str:
     """Returns a name that a person can have."""
     if not isinstance(name, str):
         refuse(where, "the person", name, "a name")
     try:
-        check_text("a person's name", name, MOST_NAME)
+        check_text("a person's name", name, MAX_NAME_LENGTH)
     except InputError as error:
         raise InputError(f"{where}: {error} Correct it, or take it out.") from error
     return name
 
 
-def answer_called(where: str, word: object, answers: Mapping[str, int]) -> int:
+def parse_answer(where: str, word: object, answers: Mapping[str, int]) -> int:
     """Returns the answer that a word stands for."""
     if not isinstance(word, str) or word not in answers:
         refuse(where, "the answer", word, f"one of {', '.join(map(repr, answers))}")
     return answers[word]
 
 
-def moment(where: str, text: object, read: Callable[[str], datetime], wanted: str) -> float:
+def parse_time(where: str, text: object, read: Callable[[str], datetime], wanted: str) -> float:
     """Returns a time in seconds since 1970; one without a zone is taken for UTC."""
     try:
         found = read(str(text))
@@ -194,41 +195,41 @@ def moment(where: str, text: object, read: Callable[[str], datetime], wanted: st
         seconds = found.timestamp()
     except (ValueError, OverflowError):
         refuse(where, "the time", text, wanted)
-    if not 0 <= seconds <= time.time() + A_DAY:
+    if not 0 <= seconds <= time.time() + MAX_CLOCK_SKEW:
         refuse(where, "the time", text, "after 1970 and not in the future")
     return seconds
 
 
-def duration(where: str, value: object) -> float:
+def parse_seconds(where: str, value: object) -> float:
     """Returns how long a vote took; no time where nobody measured it."""
     if value is None:
         return 0.0
-    if isinstance(value, int | float) and value is not True and 0 <= value <= LARGEST:
+    if isinstance(value, int | float) and value is not True and 0 <= value <= MAX_INTEGER:
         return float(value)
     refuse(where, "the seconds", value, "a number of 0 or more")
 
 
-def flag(where: str, what: str, value: object) -> bool:
-    """Returns whether something is said to be so."""
+def parse_flag(where: str, what: str, value: object) -> bool:
+    """Returns a boolean, if it is one."""
     if not isinstance(value, bool):
         refuse(where, what, value, "true or false")
     return value
 
 
-def ours(content: Mapping[str, Any]) -> bool:
-    """Tells whether leapfactual has written something, so that its words mean what we mean."""
+def is_ours(content: Mapping[str, Any]) -> bool:
+    """Returns whether leapfactual has written something, so that its words mean what we mean."""
     return OURS.items() <= content.items()
 
 
-def subject_of(where: str, content: Mapping[str, Any]) -> Subject:
-    """Returns what a vote is about, from what a file says of its picture.
+def parse_subject(where: str, content: Mapping[str, Any]) -> Subject:
+    """Returns the subject of a vote, from what a file says of its picture.
 
     The hash is a value of its own, or the name of the file that we exported.
     """
     content = {key.lstrip("#/!"): value for key, value in content.items()}
     content.setdefault("sha256", _digest_in(content))
     digest = _digest(where, "picture", content, "sha256")
-    if not ours(content):
+    if not is_ours(content):
         return Subject(digest)
     kind, run = content.get("kind"), content.get("run")
     if kind not in KINDS:
@@ -258,6 +259,6 @@ def _digest_in(content: Mapping[str, Any]) -> str | None:
 
 def _count(where: str, what: str, content: Mapping[str, Any]) -> int:
     value = content.get(what)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LARGEST:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_INTEGER:
         refuse(where, f"the {what}", value, "a whole number of 0 or more")
     return value

@@ -17,19 +17,19 @@ from ..store import tables as t
 from .records import (
     OURS,
     Ballot,
-    answer_called,
-    duration,
-    flag,
-    harmless,
-    moment,
-    opened,
-    ours,
-    parsed,
-    person_called,
+    escape_formula,
+    is_ours,
+    open_text,
+    parse_answer,
+    parse_flag,
+    parse_json,
+    parse_person,
+    parse_seconds,
+    parse_subject,
+    parse_time,
     refuse,
-    restored,
-    subject_in,
-    subject_of,
+    subject_from_row,
+    unescape_formula,
 )
 
 COLUMNS = (
@@ -48,7 +48,7 @@ COLUMNS = (
     "subject_data",
     "subject_ids",
 )
-NEEDED = ("user_name", "created_at", "metadata", "annotations", "subject_data")
+REQUIRED_COLUMNS = ("user_name", "created_at", "metadata", "annotations", "subject_data")
 TIME = "%Y-%m-%d %H:%M:%S UTC"
 WORKFLOW, VERSION, TASK = 1, "1.1", "T0"
 MANIFEST = "manifest.csv"
@@ -75,8 +75,8 @@ def write(
 
 
 def _row(campaign: t.Record, vote: t.Record, answers: Mapping[int, str]) -> dict[str, Any]:
-    subject = subject_in(vote)
-    said = {"task": TASK, "task_label": campaign.question, "value": answers[vote.answer]}
+    subject = subject_from_row(vote)
+    answer = {"task": TASK, "task_label": campaign.question, "value": answers[vote.answer]}
     about = OURS | {
         "kind": subject.kind,
         "counted": vote.counted,
@@ -87,16 +87,16 @@ def _row(campaign: t.Record, vote: t.Record, answers: Mapping[int, str]) -> dict
     }
     return {
         "classification_id": vote.id,
-        "user_name": harmless(vote.name),
+        "user_name": escape_formula(vote.name),
         "user_id": vote.annotator_id,
         "workflow_id": WORKFLOW,
-        "workflow_name": harmless(campaign.name),
+        "workflow_name": escape_formula(campaign.name),
         "workflow_version": VERSION,
         "created_at": datetime.fromtimestamp(vote.created, UTC).strftime(TIME),
         "gold_standard": "true" if subject.kind == t.GOLD else "",
         "metadata": json.dumps(about),
-        "annotations": json.dumps([said]),
-        "subject_data": json.dumps({subject.task: subject.written()}),
+        "annotations": json.dumps([answer]),
+        "subject_data": json.dumps({subject.task: subject.to_json()}),
         "subject_ids": subject.task,
     }
 
@@ -116,24 +116,24 @@ def write_manifest(file: TextIO, digests: Iterable[str]) -> None:
 
 
 def read(path: Path, answers: Mapping[str, int]) -> Iterator[Ballot]:
-    """Goes through the votes of a file, ours or Zooniverse's.
+    """Yields the votes of a file, ours or Zooniverse's.
 
     Arguments:
         path: The file.
         answers: What answers are called.
     """
     for where, row in _rows(path):
-        subjects = parsed(where, "subject_data", row["subject_data"], dict)
+        subjects = parse_json(where, "subject_data", row["subject_data"], dict)
         if len(subjects) != 1 or not isinstance(subject := next(iter(subjects.values())), dict):
             refuse(where, "subject_data", row["subject_data"], "of one subject")
-        about = parsed(where, "metadata", row["metadata"] or "{}", dict)
+        about = parse_json(where, "metadata", row["metadata"] or "{}", dict)
         yield Ballot(
-            person=person_called(where, restored(row["user_name"])),
-            answer=answer_called(where, _said(where, row["annotations"]), answers),
-            given=moment(where, row["created_at"], _time, "like 2026-01-31 12:34:56 UTC"),
+            person=parse_person(where, unescape_formula(row["user_name"])),
+            answer=parse_answer(where, _answer_text(where, row["annotations"]), answers),
+            given=parse_time(where, row["created_at"], _time, "like 2026-01-31 12:34:56 UTC"),
             seconds=_seconds(where, about),
-            voided=ours(about) and flag(where, "`voided`", about.get("voided")),
-            subject=subject_of(where, subject),
+            voided=is_ours(about) and parse_flag(where, "`voided`", about.get("voided")),
+            subject=parse_subject(where, subject),
         )
 
 
@@ -142,11 +142,11 @@ def _time(text: str) -> datetime:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    with opened(path) as file:
+    with open_text(path) as file:
         lines = csv.reader(file, strict=True)
         get = partial(_next, lines, path)
         header = get() or []
-        missing = [name for name in NEEDED if name not in header]
+        missing = [name for name in REQUIRED_COLUMNS if name not in header]
         if missing:
             raise InputError(
                 f"{path} is no classification export of Zooniverse: the columns "
@@ -169,9 +169,9 @@ def _next(lines: Any, path: Path) -> list[str] | None:  # noqa: ANN401 - of the 
     return found
 
 
-def _said(where: str, text: str) -> object:
-    """Returns the answer to the question, of which there is one."""
-    tasks = parsed(where, "annotations", text, list)
+def _answer_text(where: str, text: str) -> object:
+    """Returns the answer to the only question."""
+    tasks = parse_json(where, "annotations", text, list)
     own = [task for task in tasks if isinstance(task, dict) and task.get("task") == TASK] or tasks
     if len(own) != 1 or not isinstance(own[0], dict):
         refuse(where, "annotations", text, f"of one question, {TASK}")
@@ -180,8 +180,8 @@ def _said(where: str, text: str) -> object:
 
 def _seconds(where: str, about: Mapping[str, Any]) -> float:
     """Returns how long a vote took: as we wrote it, or from the times of Zooniverse's page."""
-    if ours(about):
-        return duration(where, about.get("seconds"))
+    if is_ours(about):
+        return parse_seconds(where, about.get("seconds"))
     try:
         begun, ended = (
             datetime.fromisoformat(str(about[key])) for key in ("started_at", "finished_at")
@@ -189,6 +189,6 @@ def _seconds(where: str, about: Mapping[str, Any]) -> float:
     except (KeyError, TypeError, ValueError):
         return 0.0
     try:
-        return duration(where, max(0.0, (ended - begun).total_seconds()))
+        return parse_seconds(where, max(0.0, (ended - begun).total_seconds()))
     except TypeError:
         return 0.0

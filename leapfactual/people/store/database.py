@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from sqlalchemy.pool import QueuePool
 
 from ...errors import InputError, LeapError, MissingData, MissingExtra
 
-LOCK = 0x1EAF
-PATIENCE = 60
+ADVISORY_LOCK = 0x1EAF
+# A writer that waits for a minute waits for one that is stuck.
+BUSY_TIMEOUT_SECONDS = 60
 
 
 class Unavailable(LeapError, RuntimeError):
@@ -33,25 +35,28 @@ class Unavailable(LeapError, RuntimeError):
 
 
 class Database:
-    """Is the database of one campaign.
+    """Opens the database of one campaign.
 
     Arguments:
         place: A file, or a URL such as ``postgresql://localhost/campaign``.
-        create: Whether there must be no campaign yet; see :func:`made`.
+        create: Whether there must be no campaign yet; see :func:`new_database`.
+        durable: Whether what is committed must be on disk, for SQLite. A database that is thrown
+            away need not wait for that.
     """
 
-    def __init__(self, place: str | Path, *, create: bool = False) -> None:
+    def __init__(self, place: str | Path, *, create: bool = False, durable: bool = True) -> None:
         self.place = str(place)
         self.url = _url(self.place, create)
         self.sqlite = self.url.startswith("sqlite")
-        self.engine = _engine(self.url, self.sqlite)
+        self.engine = _engine(self.url, self.sqlite, durable)
         self.lock = threading.Lock()
-        self._reach(create)
+        self._check_revision(create)
 
     def __repr__(self) -> str:
         return f"Database({make_url(self.url).render_as_string()})"
 
-    def _reach(self, create: bool) -> None:
+    def _check_revision(self, create: bool) -> None:
+        """Checks that there is a campaign, or none, and brings its tables up to date."""
         try:
             with self.engine.connect() as connection:
                 now = MigrationContext.configure(connection).get_current_revision()
@@ -64,23 +69,22 @@ class Database:
                 f"the database {self!r} cannot be opened ({_first_line(error)}). Is it running, "
                 "and is this a campaign of leapfactual?"
             ) from error
-        newest = ScriptDirectory.from_config(_alembic()).get_current_head()
         if create and now is not None:
-            raise _taken(self.place)
+            raise _occupied(self.place)
         if create:
             return
         if now is None:
             raise InputError(
                 f"{self.place} holds no campaign. Make one with `leapfactual people create`."
             )
-        if now != newest:
+        if now != _newest_revision():
             with self.write() as connection:
                 _migrate(connection)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Gives a connection to read with; it sees one moment."""
-        with _translated(), self.engine.connect() as connection:
+        """Yields a connection to read with; it sees one moment."""
+        with _translate_errors(), self.engine.connect() as connection:
             if not self.sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -88,40 +92,40 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Gives a connection to write with; all of it happens, or nothing."""
-        with self.lock, _translated(), self.engine.connect() as connection:
+        """Yields a connection to write with; all of it happens, or nothing."""
+        with self.lock, _translate_errors(), self.engine.connect() as connection:
             connection = connection.execution_options(writes=True)
             with connection.begin():
                 if not self.sqlite:
-                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
                 yield connection
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Closes all connections."""
         self.engine.dispose()
 
 
 @contextmanager
-def made(place: str | Path) -> Iterator[Connection]:
-    """Gives a connection to fill a new database with: afterwards all of it is there, or nothing.
+def new_database(place: str | Path) -> Iterator[Connection]:
+    """Yields a connection to fill a new database with: afterwards all of it is there, or nothing.
 
     A file is made under another name first.
 
     Arguments:
         place: A file, or the URL of a database in which there is no campaign.
     """
-    path = None if "://" in str(place) else _free(Path(place))
+    path = None if "://" in str(place) else _check_free(Path(place))
     there = place if path is None else path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     db = Database(there, create=True)
     try:
         with db.write() as connection:
             if MigrationContext.configure(connection).get_current_revision() is not None:
-                raise _taken(place)
+                raise _occupied(place)
             _migrate(connection)
             yield connection
         db.close()
         if path is not None:
-            _free(path)
+            _check_free(path)
             Path(there).rename(path)
     finally:
         db.close()
@@ -130,14 +134,14 @@ def made(place: str | Path) -> Iterator[Connection]:
                 Path(f"{there}{suffix}").unlink(missing_ok=True)
 
 
-def _free(path: Path) -> Path:
+def _check_free(path: Path) -> Path:
     if path.exists():
         raise InputError(f"there is something at {path} already. Give another file.")
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def _taken(place: str | Path) -> InputError:
+def _occupied(place: str | Path) -> InputError:
     return InputError(
         f"there is a campaign at {place} already. A database holds one: give another."
     )
@@ -145,14 +149,14 @@ def _taken(place: str | Path) -> InputError:
 
 def _migrate(connection: Connection) -> None:
     """Brings the tables to what this version of leapfactual expects."""
-    config = _alembic()
+    config = alembic_config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
-    """Says of a database that fails that it is unavailable, so that nothing is acknowledged."""
+def _translate_errors() -> Iterator[None]:
+    """Raises :class:`Unavailable` where the database fails, so that nothing is acknowledged."""
     try:
         yield
     except DBAPIError as error:
@@ -184,10 +188,10 @@ def _url(place: str, create: bool) -> str:
     )
 
 
-def _engine(url: str, sqlite: bool) -> Engine:
+def _engine(url: str, sqlite: bool, durable: bool) -> Engine:
     options: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 16, "max_overflow": 48}
     if sqlite:
-        options["connect_args"] = {"timeout": PATIENCE, "check_same_thread": False}
+        options["connect_args"] = {"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False}
     else:
         options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
     try:
@@ -198,19 +202,21 @@ def _engine(url: str, sqlite: bool) -> Engine:
             "'leapfactual[postgres]'`."
         ) from error
     if sqlite:
-        event.listen(engine, "connect", _prepare)
+        event.listen(
+            engine, "connect", partial(_prepare, synchronous="FULL" if durable else "OFF")
+        )
         event.listen(engine, "begin", _begin)
     return engine
 
 
-def _prepare(connection: Any, record: object) -> None:  # noqa: ANN401 - of the driver
+def _prepare(connection: Any, record: object, *, synchronous: str) -> None:  # noqa: ANN401 - of the driver
     """Sets up a connection of SQLite; transactions are begun by hand."""
     connection.isolation_level = None
     for pragma in (
         "journal_mode=WAL",
-        "synchronous=FULL",
+        f"synchronous={synchronous}",
         "foreign_keys=ON",
-        f"busy_timeout={PATIENCE * 1000}",
+        f"busy_timeout={BUSY_TIMEOUT_SECONDS * 1000}",
     ):
         connection.execute(f"PRAGMA {pragma}")
 
@@ -220,7 +226,13 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _alembic() -> Config:
+@cache
+def _newest_revision() -> str | None:
+    return ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
+def alembic_config() -> Config:
+    """Returns the configuration of alembic, which has no file."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     return config

@@ -1,4 +1,4 @@
-"""What a campaign keeps: one database holds one campaign.
+"""The tables of a campaign; one database holds one campaign.
 
 Votes and events are only ever added. What follows from votes, a consensus above all, is counted
 from their rows each time, never from counters. A consensus that is replaced stays, with a version.
@@ -48,7 +48,7 @@ def _reference(name: str, *, optional: bool = False) -> Column[int]:
 campaign = Table(
     "campaign",
     metadata,
-    Column("id", Integer, CheckConstraint("id = 1", name="only_one"), primary_key=True),
+    Column("id", Integer, primary_key=True),
     Column("name", Text, nullable=False),
     Column("created", Double, nullable=False),
     Column("bundle", Text, nullable=False),
@@ -57,13 +57,14 @@ campaign = Table(
     Column("classes", JSON, nullable=False),
     Column("plan", Text, nullable=False),
     Column("mode", String(16), nullable=False),
-    Column("ahead", Integer, nullable=False),
+    Column("max_frames", Integer, nullable=False),
     Column("gold_share", Double, nullable=False),
     Column("repeat_share", Double, nullable=False),
     Column("lease", Double, nullable=False),
     Column("seed", Integer, nullable=False),
     Column("paused", Boolean, nullable=False),
     Column("owner_sha256", String(64), nullable=False),
+    CheckConstraint("id = 1", name="only_one"),
 )
 
 rule = Table(

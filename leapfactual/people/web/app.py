@@ -30,21 +30,21 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from ...errors import InputError
-from .. import assignment, campaigns, transitions, votes
-from .. import status as overviews
+from .. import assignment, campaigns, status, transitions, votes
 from ..consensus import IMPLAUSIBLE, UNSURE
 from ..store import tables as t
+from ..store.assets import get_asset
 from ..store.database import Database, Unavailable
-from .guard import Guard, Pace
+from .guard import Guard, RateLimiter
 
 HERE = Path(__file__).parent
 VOTER, OWNER = "leapfactual", "leapfactual_owner"
-KEPT = 90 * 24 * 3600
-UNINVITED = (
+COOKIE_SECONDS = 90 * 24 * 3600
+NOT_INVITED = (
     "Open the link of your invitation first. If you have just done so, it is no longer valid, or "
     "this page is for https alone: ask whoever invited you."
 )
-WAIT = 20
+REFRESH_SECONDS = 20
 
 pages = Environment(
     loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined
@@ -52,59 +52,61 @@ pages = Environment(
 
 
 class Site:
-    """Is what the routes have in common.
+    """Creates what the routes have in common: the database, the pages, and who may see them.
 
     Arguments:
         db: The database.
         secure: Whether cookies are for https alone.
-        pace: How fast one person may go.
+        limiter: How fast one person may go.
     """
 
-    def __init__(self, db: Database, secure: bool = False, pace: Pace | None = None) -> None:
-        self.db, self.secure, self.pace = db, secure, pace or Pace()
+    def __init__(
+        self, db: Database, secure: bool = False, limiter: RateLimiter | None = None
+    ) -> None:
+        self.db, self.secure, self.limiter = db, secure, limiter or RateLimiter()
         with db.read() as c:
-            self.campaign = transitions.settings(c)
-            self.shared = len(shared_folder(list(c.execute(select(t.run.c.name)).scalars())))
+            self.campaign = transitions.get_campaign(c)
+            self.prefix = len(common_folder(list(c.execute(select(t.run.c.name)).scalars())))
         self.classes: list[str] = list(self.campaign.classes)
-        self.keys = keys(self.classes)
+        self.keys = shortcut_keys(self.classes)
 
-    def page(self, name: str, status: int = 200, **content: object) -> HTMLResponse:
+    def page(self, name: str, code: int = 200, **content: object) -> HTMLResponse:
         """Renders a page."""
         html = pages.get_template(name).render(
             campaign=self.campaign.name,
             question=self.campaign.question,
             classes=self.classes,
             keys=self.keys,
-            called=lambda answer: overviews.called(answer, self.classes),
-            short=lambda name: name[self.shared :],
+            describe_answer=lambda answer: status.describe_answer(answer, self.classes),
+            short=lambda name: name[self.prefix :],
             unsure=UNSURE,
             implausible=IMPLAUSIBLE,
             **content,
         )
-        return HTMLResponse(html, status)
+        return HTMLResponse(html, code)
 
-    def say(self, status: int, heading: str, text: str, again: str = "") -> HTMLResponse:
-        """Renders a page with a message."""
-        return self.page("message.html", status, heading=heading, text=text, again=again)
+    def message(self, code: int, heading: str, text: str, again: str = "") -> HTMLResponse:
+        """Renders a page with a message, and where to go on."""
+        return self.page("message.html", code, heading=heading, text=text, again=again)
 
     async def voter(self, request: Request) -> int:
         """Returns who sends a request, or refuses."""
         token = request.cookies.get(VOTER, "")
         person = await run_in_threadpool(self._person, token) if token else None
         if person is None:
-            raise HTTPException(401, UNINVITED)
+            raise HTTPException(401, NOT_INVITED)
         return person
 
-    async def paced(self, request: Request) -> int:
+    async def limited_voter(self, request: Request) -> int:
         """Returns who sends a request, or refuses, also whoever is too fast."""
         person = await self.voter(request)
-        if not self.pace.allows(person):
+        if not self.limiter.allows(person):
             raise HTTPException(429, "That was too fast. Wait a moment, then go on.")
         return person
 
     def _person(self, token: str) -> int | None:
         with self.db.read() as c:
-            return campaigns.person(c, token)
+            return campaigns.find_person(c, token)
 
     async def owner(self, request: Request) -> None:
         """Refuses whoever is not the owner."""
@@ -116,14 +118,14 @@ class Site:
 
     def _owns(self, token: str) -> bool:
         with self.db.read() as c:
-            return campaigns.owns(c, token)
+            return campaigns.is_owner(c, token)
 
 
-def keys(classes: Sequence[str]) -> list[str]:
+def shortcut_keys(classes: Sequence[str]) -> list[str]:
     """Returns the key for each class: its name, where all have one letter, or 1 to 9.
 
     Example:
-        >>> keys(["cat", "dog"])
+        >>> shortcut_keys(["cat", "dog"])
         ['1', '2']
     """
     names = [name.lower() for name in classes]
@@ -134,11 +136,11 @@ def keys(classes: Sequence[str]) -> list[str]:
     return [str(k) if k <= 9 else "" for k in range(1, len(names) + 1)]
 
 
-def shared_folder(names: Sequence[str]) -> str:
+def common_folder(names: Sequence[str]) -> str:
     """Returns the folder that all files are in.
 
     Example:
-        >>> shared_folder(["photos/a/1.png", "photos/b/1.png"])
+        >>> common_folder(["photos/a/1.png", "photos/b/1.png"])
         'photos/'
     """
     folders = [name.split("/")[:-1] for name in names]
@@ -148,11 +150,11 @@ def shared_folder(names: Sequence[str]) -> str:
 
 def site(request: Request) -> Site:
     """Returns what the routes have in common."""
-    found: Site = request.app.state.site
-    return found
+    shared: Site = request.app.state.site
+    return shared
 
 
-async def fields(request: Request, *names: str) -> list[str]:
+async def read_form(request: Request, *names: str) -> list[str]:
     """Returns the fields of a form, each of which must be there once."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/x-www-form-urlencoded":
@@ -167,14 +169,14 @@ async def fields(request: Request, *names: str) -> list[str]:
     return [found[name][0] for name in names]
 
 
-def whole(text: str) -> int:
-    """Returns a number that a client sent, if it can be one of ours."""
+def parse_int(text: str) -> int:
+    """Returns a whole number that a client sent, if it can be one of ours."""
     if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 9:
         raise HTTPException(400, "A number is expected.")
     return int(text)
 
 
-def _go(place: str) -> RedirectResponse:
+def _redirect(place: str) -> RedirectResponse:
     return RedirectResponse(place, 303)
 
 
@@ -192,11 +194,11 @@ class Static(StaticFiles):
 
 
 async def home(request: Request) -> Response:
-    """Says where one is."""
+    """Shows where to begin."""
     for cookie, place in ((VOTER, "/task"), (OWNER, "/owner")):
         if request.cookies.get(cookie):
-            return _go(place)
-    return site(request).say(
+            return _redirect(place)
+    return site(request).message(
         200, "Welcome", "To take part, open the link of your invitation in this browser."
     )
 
@@ -211,22 +213,24 @@ async def invitation(request: Request) -> Response:
 
 async def join(request: Request) -> Response:
     """Takes up an invitation."""
-    (token,) = await fields(request, "token")
+    (token,) = await read_form(request, "token")
     here = site(request)
     if await run_in_threadpool(here._person, token) is None:
         raise HTTPException(404, "This invitation is not valid. Ask for another.")
-    return _with_cookie(_go("/task"), VOTER, token, here.secure)
+    return _set_cookie(_redirect("/task"), VOTER, token, here.secure)
 
 
-def _with_cookie(response: Response, name: str, token: str, secure: bool) -> Response:
-    response.set_cookie(name, token, max_age=KEPT, httponly=True, samesite="strict", secure=secure)
+def _set_cookie(response: Response, name: str, token: str, secure: bool) -> Response:
+    response.set_cookie(
+        name, token, max_age=COOKIE_SECONDS, httponly=True, samesite="strict", secure=secure
+    )
     return response
 
 
 async def task(request: Request) -> Response:
     """Gives the person something to look at."""
     here = site(request)
-    person = await here.paced(request)
+    person = await here.limited_voter(request)
     offer = await run_in_threadpool(assignment.take, here.db, person, time.time())
     state = await run_in_threadpool(_state, here.db, person)
     late = request.query_params.get("late") == "1"
@@ -234,7 +238,7 @@ async def task(request: Request) -> Response:
         return here.page("task.html", offer=offer, late=late, **state)
     response = here.page("waiting.html", late=late, **state)
     if not state["done"]:
-        response.headers["refresh"] = str(WAIT)
+        response.headers["refresh"] = str(REFRESH_SECONDS)
     return response
 
 
@@ -244,8 +248,8 @@ def _state(db: Database, person: int) -> dict[str, Any]:
     with db.read() as c:
         return {
             "given": c.execute(own).scalar_one(),
-            "done": campaigns.finished(c),
-            "paused": transitions.settings(c).paused,
+            "done": campaigns.is_finished(c),
+            "paused": transitions.get_campaign(c).paused,
         }
 
 
@@ -253,20 +257,20 @@ async def image(request: Request) -> Response:
     """Shows a picture to whom it was given."""
     here = site(request)
     person = await here.voter(request)
-    found = await run_in_threadpool(_lent, here.db, request.path_params["key"], person)
+    found = await run_in_threadpool(_leased_picture, here.db, request.path_params["key"], person)
     if found is None:
         raise HTTPException(404, "There is no such picture.")
     return _picture(found)
 
 
-def _lent(db: Database, key: str, person: int) -> tuple[str, bytes] | None:
+def _leased_picture(db: Database, key: str, person: int) -> tuple[str, bytes] | None:
     with db.read() as c:
         row = c.execute(
             select(t.task.c.asset)
             .join(t.lease, t.lease.c.task_id == t.task.c.id)
             .where(t.lease.c.key == key, t.lease.c.annotator_id == person)
         ).one_or_none()
-        return None if row is None else campaigns.asset(c, row.asset)
+        return None if row is None else get_asset(c, row.asset)
 
 
 def _picture(found: tuple[str, bytes]) -> Response:
@@ -278,10 +282,12 @@ def _picture(found: tuple[str, bytes]) -> Response:
 async def vote(request: Request) -> Response:
     """Takes an answer; when this is answered with a redirection, it is on disk."""
     here = site(request)
-    person = await here.paced(request)
-    key, answer = await fields(request, "key", "answer")
-    receipt = await run_in_threadpool(votes.vote, here.db, person, key, whole(answer), time.time())
-    return _go("/task" if receipt.counted else "/task?late=1")
+    person = await here.limited_voter(request)
+    key, answer = await read_form(request, "key", "answer")
+    receipt = await run_in_threadpool(
+        votes.vote, here.db, person, key, parse_int(answer), time.time()
+    )
+    return _redirect("/task" if receipt.counted else "/task?late=1")
 
 
 # -- the owner --
@@ -297,20 +303,20 @@ async def owner_link(request: Request) -> Response:
 
 async def owner_join(request: Request) -> Response:
     """Takes up the owner's link."""
-    (token,) = await fields(request, "token")
+    (token,) = await read_form(request, "token")
     here = site(request)
     if not await run_in_threadpool(here._owns, token):
         raise HTTPException(404, "This is not the owner's link.")
-    return _with_cookie(_go("/owner"), OWNER, token, here.secure)
+    return _set_cookie(_redirect("/owner"), OWNER, token, here.secure)
 
 
 async def owner(request: Request) -> Response:
-    """Shows how the campaign stands."""
+    """Shows the status of the campaign."""
     here = site(request)
     await here.owner(request)
-    seen = await run_in_threadpool(overviews.overview, here.db)
+    seen = await run_in_threadpool(status.overview, here.db)
     runs = await run_in_threadpool(_runs, here.db)
-    tally = await run_in_threadpool(overviews.tally, here.db, [task for task, _ in seen.stuck])
+    tally = await run_in_threadpool(status.tally, here.db, [task for task, _ in seen.stuck])
     decided = request.query_params.get("decided") == "1"
     return here.page("owner.html", seen=seen, runs=runs, tally=tally, decided=decided)
 
@@ -321,12 +327,12 @@ def _runs(db: Database) -> list[Any]:
 
 
 async def owner_run(request: Request) -> Response:
-    """Shows the way of a run."""
+    """Shows the history of a run."""
     here = site(request)
     await here.owner(request)
-    number = whole(request.path_params["run"])
-    journey = await run_in_threadpool(overviews.journey, here.db, number)
-    return here.page("run.html", run=journey)
+    number = parse_int(request.path_params["run"])
+    history = await run_in_threadpool(status.run_history, here.db, number)
+    return here.page("run.html", run=history)
 
 
 async def owner_image(request: Request) -> Response:
@@ -337,7 +343,7 @@ async def owner_image(request: Request) -> Response:
 
     def find() -> tuple[str, bytes] | None:
         with here.db.read() as c:
-            return campaigns.asset(c, digest)
+            return get_asset(c, digest)
 
     found = await run_in_threadpool(find)
     if found is None or not found[0].startswith("image/"):
@@ -349,12 +355,12 @@ async def owner_picture(request: Request) -> Response:
     """Shows the picture of a task."""
     here = site(request)
     await here.owner(request)
-    number = whole(request.path_params["task"])
+    number = parse_int(request.path_params["task"])
 
     def find() -> tuple[str, bytes] | None:
         with here.db.read() as c:
             row = c.execute(select(t.task.c.asset).where(t.task.c.id == number)).one_or_none()
-            return None if row is None else campaigns.asset(c, row.asset)
+            return None if row is None else get_asset(c, row.asset)
 
     found = await run_in_threadpool(find)
     if found is None:
@@ -366,63 +372,65 @@ async def adjudicate(request: Request) -> Response:
     """Decides a picture that people do not agree on."""
     here = site(request)
     await here.owner(request)
-    number, outcome = await fields(request, "task", "answer")
-    await run_in_threadpool(votes.adjudicate, here.db, whole(number), whole(outcome), time.time())
-    return _go("/owner?decided=1")
+    number, outcome = await read_form(request, "task", "answer")
+    await run_in_threadpool(
+        votes.adjudicate, here.db, parse_int(number), parse_int(outcome), time.time()
+    )
+    return _redirect("/owner?decided=1")
 
 
 async def pause(request: Request) -> Response:
-    """Stops giving out tasks, or goes on."""
+    """Stops giving out tasks, or resumes."""
     here = site(request)
     await here.owner(request)
-    (paused,) = await fields(request, "paused")
+    (paused,) = await read_form(request, "paused")
     await run_in_threadpool(campaigns.pause, here.db, paused == "1")
-    return _go("/owner")
+    return _redirect("/owner")
 
 
 # -- what goes wrong --
 
 
-def _again(request: Request) -> str:
+def _next_link(request: Request) -> str:
     return "/owner" if request.url.path.startswith("/owner") else "/task"
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    status, text = error.status_code, str(error.detail)
-    if text == HTTPStatus(status).phrase:
+    code, text = error.status_code, str(error.detail)
+    if text == HTTPStatus(code).phrase:
         text = "There is nothing to see here."
-    invited = status != 401 and "/join" not in request.url.path
-    response = site(request).say(status, "Sorry", text, _again(request) if invited else "")
-    if status == 429:
+    invited = code != 401 and "/join" not in request.url.path
+    response = site(request).message(code, "Sorry", text, _next_link(request) if invited else "")
+    if code == 429:
         response.headers["retry-after"] = "5"
     response.headers.update(error.headers or {})
     return response
 
 
 async def _conflict(request: Request, error: Exception) -> Response:
-    return site(request).say(409, "Already stored", str(error), _again(request))
+    return site(request).message(409, "Already stored", str(error), _next_link(request))
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return site(request).say(403, "Sorry", str(error), _again(request))
+    return site(request).message(403, "Sorry", str(error), _next_link(request))
 
 
 async def _wrong(request: Request, error: Exception) -> Response:
-    return site(request).say(422, "Sorry", str(error), _again(request))
+    return site(request).message(422, "Sorry", str(error), _next_link(request))
 
 
 async def _unavailable(request: Request, error: Exception) -> Response:
     text = "Nothing can be shown for the moment. Try again soon."
     if request.method == "POST":
         text = "Your answer was not stored. Go on in a moment, and give it again."
-    response = site(request).say(503, "Not just now", text, _again(request))
+    response = site(request).message(503, "Not just now", text, _next_link(request))
     response.headers["retry-after"] = "5"
     return response
 
 
 async def alive(request: Request) -> Response:
-    """Says that the server is there."""
+    """Answers that the server is there."""
     return PlainTextResponse("ok\n")
 
 
@@ -431,7 +439,7 @@ def application(
     *,
     hosts: Iterable[str] = (),
     secure: bool = False,
-    pace: Pace | None = None,
+    limiter: RateLimiter | None = None,
 ) -> Starlette:
     """Returns the application.
 
@@ -439,7 +447,7 @@ def application(
         db: The database.
         hosts: The names that it may be called by, besides those of this computer.
         secure: Whether cookies are for https alone.
-        pace: How fast one person may go.
+        limiter: How fast one person may go.
     """
     routes = [
         Route("/", home),
@@ -470,5 +478,5 @@ def application(
             Unavailable: _unavailable,
         },
     )
-    app.state.site = Site(db, secure, pace)
+    app.state.site = Site(db, secure, limiter)
     return app

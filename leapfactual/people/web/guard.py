@@ -15,8 +15,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
-MOST_BYTES = 16_384
-SAFE = ("GET", "HEAD")
+# The longest form has two short fields.
+MAX_BODY_BYTES = 16_384
+SAFE_METHODS = ("GET", "HEAD")
 HEADERS = {
     "content-security-policy": "default-src 'none'; img-src 'self'; style-src 'self'; "
     "script-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -30,7 +31,7 @@ HEADERS = {
 
 
 class Guard:
-    """Lets through what may pass.
+    """Creates the middleware that refuses requests from elsewhere, and bodies that are too long.
 
     Arguments:
         app: The application.
@@ -50,9 +51,9 @@ class Guard:
         headers = Headers(scope=scope)
         refusal = self._refusal(scope["method"], headers)
         if refusal is not None:
-            await PlainTextResponse(refusal[1], refusal[0])(scope, receive, _dressed(send))
+            await PlainTextResponse(refusal[1], refusal[0])(scope, receive, _add_headers(send))
             return
-        await self._within(scope, receive, _dressed(send))
+        await self._limit_body(scope, receive, _add_headers(send))
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
         """Returns why a request is refused, if it is."""
@@ -62,19 +63,19 @@ class Guard:
                 "This server is not called by that name. Start it with --allow-host NAME to let "
                 "it be.\n"
             )
-        if method in SAFE:
+        if method in SAFE_METHODS:
             return None
         origins = headers.getlist("origin")
         if len(origins) != 1 or not _same(origins[0], hosts[0]):
             return 403, "This must come from a page of this server itself.\n"
         length = headers.get("content-length")
         if length is not None and (
-            len(length) > 9 or not length.isdecimal() or int(length) > MOST_BYTES
+            len(length) > 9 or not length.isdecimal() or int(length) > MAX_BODY_BYTES
         ):
-            return 413, f"At most {MOST_BYTES} bytes are taken.\n"
+            return 413, f"At most {MAX_BODY_BYTES} bytes are taken.\n"
         return None
 
-    async def _within(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _limit_body(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, and cuts off a body that is too long."""
         taken, begun = 0, False
 
@@ -82,7 +83,7 @@ class Guard:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > MOST_BYTES:
+            if taken > MAX_BODY_BYTES:
                 raise TooLong
             return message
 
@@ -95,7 +96,7 @@ class Guard:
             await self.app(scope, counted, watched)
         except TooLong:
             if not begun:
-                text = f"At most {MOST_BYTES} bytes are taken.\n"
+                text = f"At most {MAX_BODY_BYTES} bytes are taken.\n"
                 await PlainTextResponse(text, 413)(scope, receive, send)
 
 
@@ -112,7 +113,7 @@ def _name(host: str) -> str:
 
 
 def _same(origin: str, host: str) -> bool:
-    """Tells whether a page came from where the request goes."""
+    """Returns whether a page came from where the request goes."""
     try:
         parts = urlsplit(origin)
     except ValueError:
@@ -120,10 +121,10 @@ def _same(origin: str, host: str) -> bool:
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.strip().lower()
 
 
-def _dressed(send: Send) -> Callable[[Message], Awaitable[None]]:
-    """Adds to every answer what keeps it from being misused."""
+def _add_headers(send: Send) -> Callable[[Message], Awaitable[None]]:
+    """Adds the security headers to every response."""
 
-    async def dressed(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
@@ -131,16 +132,16 @@ def _dressed(send: Send) -> Callable[[Message], Awaitable[None]]:
             headers.setdefault("cache-control", "no-store")
         await send(message)
 
-    return dressed
+    return send_with_headers
 
 
-class Pace:
-    """Keeps one person from taking all the time: so many at once, then so many a second.
+class RateLimiter:
+    """Creates a token bucket for every person: so many requests at once, then so many a second.
 
     Arguments:
         burst: How many at once.
         rate: How many a second.
-        clock: Says what time it is.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class Pace:
         self.state: dict[int, tuple[float, float]] = {}
 
     def allows(self, person: int) -> bool:
-        """Tells whether a person may go on now, and counts it."""
+        """Returns whether a person may make a request now, and counts it."""
         now = self.clock()
         left, then = self.state.get(person, (float(self.burst), now))
         left = min(float(self.burst), left + (now - then) * self.rate)

@@ -1,4 +1,4 @@
-"""${message}"""
+"""${message[0].upper()}${message[1:]}."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,8 +10,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    ${upgrades if upgrades else "pass"}
-
-
-def downgrade() -> None:
-    ${downgrades if downgrades else "pass"}
+    """${message[0].upper()}${message[1:]}."""
+    ${upgrades}

@@ -1,4 +1,4 @@
-"""The tables of a campaign."""
+"""Creates the tables of a campaign."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Makes all tables."""
+    """Creates the tables of a campaign."""
     op.create_table(
         "annotator",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -40,13 +40,14 @@ def upgrade() -> None:
         sa.Column("classes", sa.JSON(), nullable=False),
         sa.Column("plan", sa.Text(), nullable=False),
         sa.Column("mode", sa.String(length=16), nullable=False),
-        sa.Column("ahead", sa.Integer(), nullable=False),
+        sa.Column("max_frames", sa.Integer(), nullable=False),
         sa.Column("gold_share", sa.Double(), nullable=False),
         sa.Column("repeat_share", sa.Double(), nullable=False),
         sa.Column("lease", sa.Double(), nullable=False),
         sa.Column("seed", sa.Integer(), nullable=False),
         sa.Column("paused", sa.Boolean(), nullable=False),
         sa.Column("owner_sha256", sa.String(length=64), nullable=False),
+        sa.CheckConstraint("id = 1", name=op.f("ck_campaign_only_one")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_campaign")),
     )
     op.create_table(
@@ -242,66 +243,3 @@ def upgrade() -> None:
     with op.batch_alter_table("vote", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_vote_annotator_id"), ["annotator_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_vote_task_id"), ["task_id"], unique=False)
-
-
-def downgrade() -> None:
-    """Drops all tables."""
-    with op.batch_alter_table("vote", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_vote_task_id"))
-        batch_op.drop_index(batch_op.f("ix_vote_annotator_id"))
-
-    op.drop_table("vote")
-    with op.batch_alter_table("lease", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_lease_task_id"))
-        batch_op.drop_index(batch_op.f("ix_lease_annotator_id"))
-
-    op.drop_table("lease")
-    with op.batch_alter_table("consensus", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_consensus_task_id"))
-        batch_op.drop_index(batch_op.f("ix_consensus_rule_id"))
-
-    op.drop_table("consensus")
-    with op.batch_alter_table("task", schema=None) as batch_op:
-        batch_op.drop_index(
-            "uq_task_frame",
-            sqlite_where=sa.text("kind = 'frame'"),
-            postgresql_where=sa.text("kind = 'frame'"),
-        )
-        batch_op.drop_index(batch_op.f("ix_task_round_id"))
-        batch_op.drop_index("ix_task_kind_state_id")
-        batch_op.drop_index(batch_op.f("ix_task_frame_id"))
-        batch_op.drop_index(batch_op.f("ix_task_asset"))
-        batch_op.drop_index(batch_op.f("ix_task_annotator_id"))
-
-    op.drop_table("task")
-    with op.batch_alter_table("round", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_round_segment_id"))
-
-    op.drop_table("round")
-    with op.batch_alter_table("frame", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_frame_segment_id"))
-
-    op.drop_table("frame")
-    with op.batch_alter_table("segment", schema=None) as batch_op:
-        batch_op.drop_index(
-            "uq_segment_run_id_number",
-            sqlite_where=sa.text("NOT discarded"),
-            postgresql_where=sa.text("NOT discarded"),
-        )
-        batch_op.drop_index(batch_op.f("ix_segment_run_id"))
-
-    op.drop_table("segment")
-    with op.batch_alter_table("job", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_job_state"))
-        batch_op.drop_index(batch_op.f("ix_job_run_id"))
-
-    op.drop_table("job")
-    with op.batch_alter_table("run", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_run_status"))
-
-    op.drop_table("run")
-    op.drop_table("rule")
-    op.drop_table("event")
-    op.drop_table("campaign")
-    op.drop_table("asset")
-    op.drop_table("annotator")
