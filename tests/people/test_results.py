@@ -10,7 +10,7 @@ from .crowd import invited, labels, play
 def test_results_are_tables_pictures_and_a_page(campaign, network, tmp_path):
     made = campaign()
     play(made.db, {person: labels(network) for person in invited(made.db, 2)})
-    count = results.write(made.db, tmp_path / "out")
+    count = results.write_results(made.db, tmp_path / "out")
     table = json.loads((tmp_path / "out" / "results.json").read_text())
     assert count == len(table) == 6
     assert len(list((tmp_path / "out" / "pictures").glob("*.png"))) == 12
