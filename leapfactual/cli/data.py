@@ -8,7 +8,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ..leaps import describe
-from .options import Json, Quiet, console, plain, print_json, talk
+from .options import Json, Quiet, console, print_json, printable, progress_bar
 
 data = typer.Typer(
     help="Data sets and weights by name.", no_args_is_help=True, rich_markup_mode=None
@@ -75,8 +75,8 @@ def data_export(
     """
     from ..data.export import export
 
-    with talk("writing", quiet=quiet) as say:
-        export(name, folder, most=most, progress=lambda n: say.progress(0.0, f"writing {n}"))
+    with progress_bar("writing", quiet=quiet) as say:
+        export(name, folder, most=most, progress=lambda n: say.on_progress(0.0, f"writing {n}"))
     if not quiet:
         console.print(str(folder), markup=False, highlight=False, soft_wrap=True)
 
@@ -119,7 +119,7 @@ def inspect(
     for name, value in lines:
         if value is not None:
             console.print(
-                f"{name:<14}{plain(value)}", markup=False, highlight=False, soft_wrap=True
+                f"{name:<14}{printable(value)}", markup=False, highlight=False, soft_wrap=True
             )
 
 

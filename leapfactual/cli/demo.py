@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from ..errors import InputError, MissingData
-from .options import Device, Json, Quiet, check_device, console, show_rows, talk
+from .options import Device, Json, Quiet, check_device, console, progress_bar, show_rows
 
 DEMOS = ("digits", "faces")
 
@@ -74,8 +74,8 @@ def _demo_digits(out: Path, as_json: bool, quiet: bool) -> None:
     from ..demos import digits
 
     command = f"leapfactual demo --out {out}"
-    with talk("loading", quiet=quiet or as_json) as say:
-        rows = digits.run(out, command, say.progress)
+    with progress_bar("loading", quiet=quiet or as_json) as say:
+        rows = digits.run(out, command, say.on_progress)
     show_rows(
         "200 test digits, each to a class drawn at random", rows, as_json=as_json, quiet=quiet
     )
@@ -106,8 +106,8 @@ def _demo_faces(
     given = [f"--photo {path.name}" for path in photos]
     given += [f"--{name} {value}" for name, value in options.items() if value is not None]
     command = " ".join(["leapfactual demo faces", *given, f"--seed {seed} --out {out}"])
-    with talk("loading", quiet=quiet or as_json) as say:
-        rows = portraits.run(out, command, say.progress, photos=photos, seed=seed, **options)
+    with progress_bar("loading", quiet=quiet or as_json) as say:
+        rows = portraits.run(out, command, say.on_progress, photos=photos, seed=seed, **options)
     show_rows("Faces, each to the other class", rows, as_json=as_json, quiet=quiet)
     if as_json or quiet:
         return

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InputError, MissingExtra
-from .options import Device, Json, Quiet, Seed, check_device, console, plain, print_json, talk
+from .options import (
+    Device,
+    Json,
+    Quiet,
+    Seed,
+    check_device,
+    console,
+    print_json,
+    printable,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
     from ..people.store.database import Database
@@ -172,7 +182,7 @@ def create(
     require()
     from ..bundle import Bundle
     from ..data.images import open_images
-    from ..jobs.explain import listed_pairs, target_named
+    from ..jobs.pairs import find_class, read_pairs
     from ..people import campaigns
     from ..people.consensus import Rule
 
@@ -181,7 +191,7 @@ def create(
             "say what the pictures are to become: --target CLASS, or --targets FILE.csv."
         )
     with (
-        talk("opening", quiet=quiet or as_json) as say,
+        progress_bar("opening", quiet=quiet or as_json) as say,
         _shipped(bundle, images or []) as (bundle, images),
     ):
         loaded = Bundle.load(bundle)
@@ -195,10 +205,10 @@ def create(
             known = open_images(gold, size=size, channels=shape[0]).stretched(stretch)
         names = tuple(part.strip() for part in classes.split(",")) if classes else loaded.classes
         if target is not None:
-            wanted = [target_named(target, names)] * len(found)
+            wanted = [find_class(target, names)] * len(found)
         else:
             assert targets is not None
-            pairs = listed_pairs(targets, found, names)
+            pairs = read_pairs(targets, found, names)
             if sorted(row for row, _ in pairs) != list(range(len(found))):
                 raise InputError(f"{targets} must name a target for every picture, once.")
             wanted = [goal for _, goal in sorted(pairs)]
@@ -215,7 +225,7 @@ def create(
             seed=seed,
             name=name,
         )
-        say.progress(0.5, "writing")
+        say.on_progress(0.5, "writing")
         token = campaigns.create(out, bundle, found, wanted, chosen, known)
     if as_json:
         print_json({"campaign": out, "runs": len(found), "owner": token})
@@ -251,7 +261,7 @@ def invite(
         print_json(links)
     else:
         for name, link in links.items():
-            _tell(f"{plain(name)}: {link}")
+            _tell(f"{printable(name)}: {link}")
 
 
 @people.command()
@@ -304,7 +314,7 @@ def serve(
             beside(db, bundle, device) if worker else nullcontext(),
         ):
             there = f"http://{host}:{listening.getsockname()[1]}"
-            _tell(f"Serving {plain(campaign)} on {there}. Stop with Ctrl-C.")
+            _tell(f"Serving {printable(campaign)} on {there}. Stop with Ctrl-C.")
             with suppress(KeyboardInterrupt):
                 uvicorn.Server(quiet).run(sockets=[listening])
 
@@ -355,7 +365,9 @@ def status(campaign: Place, as_json: Json = False) -> None:
     if as_json:
         print_json(asdict(seen))
         return
-    _tell(f"{plain(seen.name)}: {plain(seen.question)}{' (paused)' if seen.paused else ''}")
+    _tell(
+        f"{printable(seen.name)}: {printable(seen.question)}{' (paused)' if seen.paused else ''}"
+    )
     _tell("runs: " + ", ".join(f"{n} {what}" for what, n in sorted(seen.runs.items())))
     alpha = "" if seen.alpha is None else f"; agreement α = {seen.alpha:.2f}"
     _tell(f"votes: {seen.votes}, of which {seen.counted} count{alpha}")
@@ -369,10 +381,10 @@ def status(campaign: Place, as_json: Json = False) -> None:
         right = "" if p["right"] is None else f", {p['right']:.0%} right on {p['gold']} gold"
         if p["estimate"] is not None:
             right += f", about {p['estimate']:.0%} on all"
-        _tell(f"  {plain(p['name'])}{' (voided)' if p['voided'] else ''}: {p['votes']}{right}")
+        _tell(f"  {printable(p['name'])}{' (voided)' if p['voided'] else ''}: {p['votes']}{right}")
     for task, name in seen.stuck:
         what = f"leapfactual people adjudicate CAMPAIGN {task} CLASS"
-        _tell(f"for you to decide, {plain(name)}: {what}")
+        _tell(f"for you to decide, {printable(name)}: {what}")
 
 
 @people.command()
@@ -483,7 +495,7 @@ def void(
 
         doubted = take_back(db, name, rewind=rewind)
     done = "rewound where it mattered" if rewind else "marked as doubted"
-    _tell(f"{plain(name)} can no longer vote. {len(doubted)} runs were {done}.")
+    _tell(f"{printable(name)} can no longer vote. {len(doubted)} runs were {done}.")
 
 
 @people.command()
@@ -497,7 +509,7 @@ def adjudicate(
     Example: leapfactual people adjudicate campaign.db 17 cat
     """
     with _opened(campaign) as db:
-        from ..jobs.explain import target_named
+        from ..jobs.pairs import find_class
         from ..people import transitions as rounds
         from ..people import votes
         from ..people.consensus import IMPLAUSIBLE
@@ -505,7 +517,7 @@ def adjudicate(
         with db.read() as c:
             classes = rounds.settings(c).classes
         same = answer == "not believable"
-        outcome = IMPLAUSIBLE if same else target_named(answer, tuple(classes))
+        outcome = IMPLAUSIBLE if same else find_class(answer, tuple(classes))
         votes.adjudicate(db, task, outcome, time.time())
     _tell("Decided.")
 
@@ -520,7 +532,9 @@ def retry(campaign: Place) -> None:
         from ..people.worker import retry as revive
 
         names = revive(db)
-    _tell(f"{len(names)} runs are tried again{': ' if names else ''}{plain(', '.join(names))}.")
+    _tell(
+        f"{len(names)} runs are tried again{': ' if names else ''}{printable(', '.join(names))}."
+    )
 
 
 @people.command()
@@ -537,9 +551,9 @@ def verify(
     with _opened(campaign) as db:
         from ..people.audit import replay
 
-        with talk("playing it again", quiet=quiet) as say:
+        with progress_bar("playing it again", quiet=quiet) as say:
             found = replay(
-                db, bundle, lambda share: say.progress(share, "playing it again"), device
+                db, bundle, lambda share: say.on_progress(share, "playing it again"), device
             )
     for difference in found.differences:
         _tell(difference)

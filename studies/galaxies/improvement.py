@@ -17,7 +17,7 @@ from torch import Tensor
 
 from leapfactual.explainer import suitable
 from leapfactual.explanation import Explanation
-from leapfactual.jobs.augment import chosen_pairs
+from leapfactual.jobs.pairs import all_pairs
 from leapfactual.metrics.standard import auroc
 
 from .parts import Galaxies, Parts, Settings
@@ -53,7 +53,7 @@ class Made:
 def make(parts: Parts, train_set: Galaxies, settings: Settings) -> dict[str, Made]:
     """Turns every galaxy of the fifth into every other class, in all three ways."""
     sources = train_set.y[parts.few].tolist()
-    pairs = torch.tensor(chosen_pairs(sources, range(len(train_set.classes))))
+    pairs = torch.tensor(all_pairs(sources, range(len(train_set.classes))))
     rows, target = pairs.to(parts.few.device).T
     pieces: dict[str, list[Made]] = {}
     size = suitable(train_set.x)

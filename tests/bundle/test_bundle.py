@@ -157,7 +157,7 @@ def test_a_field_of_ones_own_and_the_agreement_come_back(tmp_path):
         x,
         classes=NAMES,
         plan=PLAN,
-        agreement=found.record(),
+        agreement=found.to_json(),
     )
     bundle.save(tmp_path / "b")
     with pytest.raises(InputError, match="pass field="):

@@ -1,62 +1,41 @@
 import pytest
 import torch
-from sklearn.datasets import load_digits, load_wine
+from sklearn.datasets import load_wine
 from sklearn.svm import LinearSVC
 
 import leapfactual as lf
 from leapfactual.data import Table
 from leapfactual.errors import InputError
-from leapfactual.jobs import fit as fitting
-from leapfactual.jobs.fit import PoorAgreement, Recipe, fit_bundle, summarize_data
+from leapfactual.jobs import fit
+from leapfactual.jobs.fit import (
+    PoorAgreement,
+    Recipe,
+    choose_stretch,
+    fit_bundle,
+    summarize_data,
+)
 
-FEW = Recipe(features=8, epochs=12, flow_epochs=30)
+from .conftest import Digits
 
-
-class Digits:
-    """Is scikit-learn's digits, as a set of images."""
-
-    shape, broken, classes = (1, 8, 8), (), tuple("0123456789")
-
-    def __init__(self, n=600):
-        data = load_digits()
-        self.x = torch.tensor(data.images[:n] / 16, dtype=torch.float32)[:, None]
-        self.labels = torch.tensor(data.target[:n])
-        self.names = [str(k) for k in range(n)]
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, rows):
-        return self.x[rows]
+RECIPE = Recipe(features=8, epochs=12, flow_epochs=30)
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return Digits()
-
-
-@pytest.fixture(scope="module")
-def svm(digits):
-    model = LinearSVC(random_state=0, C=0.1).fit(digits.x.flatten(1), digits.labels)
-    return lf.classifiers.from_sklearn(model)
-
-
-def test_a_look_says_size_classes_balance_and_accuracy(digits, svm):
-    seen, lines = summarize_data(digits, svm, digits.classes)
+def test_the_summary_has_size_classes_balance_and_accuracy(small_digits, svm):
+    summary, lines = summarize_data(small_digits, svm, small_digits.classes)
     text = " ".join(lines)
     assert "600 images of 1 × 8 × 8" in text
     assert "gives labels" in text
     assert "agrees with the labels that came with the data on 9" in text
-    assert seen["answers"] == "labels"
-    assert sum(seen["shares"].values()) == pytest.approx(1, abs=0.01)
+    assert summary["answers"] == "labels"
+    assert sum(summary["shares"].values()) == pytest.approx(1, abs=0.01)
 
 
-def test_a_classifier_with_one_answer_is_refused(digits):
+def test_a_classifier_with_one_answer_is_refused(small_digits):
     def one(x):
         return torch.eye(10)[[4] * len(x)]
 
     with pytest.raises(InputError, match="gives one class, 4, to all of 500 images"):
-        summarize_data(digits, one, digits.classes)
+        summarize_data(small_digits, one, small_digits.classes)
 
 
 def test_too_few_images_are_refused(svm):
@@ -64,19 +43,19 @@ def test_too_few_images_are_refused(svm):
         summarize_data(Digits(20), svm, Digits.classes)
 
 
-def test_from_images_to_a_bundle_that_explains(digits, svm, tmp_path):
+def test_from_images_to_a_bundle_that_explains(small_digits, svm, tmp_path):
     said, steps = [], set()
     fitted = fit_bundle(
-        digits,
+        small_digits,
         svm,
         tmp_path / "bundle",
-        classes=digits.classes,
-        recipe=FEW,
+        classes=small_digits.classes,
+        recipe=RECIPE,
         oracle=svm,
-        named="svm",
+        classifier_name="svm",
         force=True,
-        tell=said.append,
-        progress=lambda share, what: steps.add(what),
+        log=said.append,
+        on_progress=lambda share, what: steps.add(what),
     )
     text = "\n".join(said)
     assert "Training a VAE of 8 features for 12 epochs, about" in text
@@ -90,33 +69,37 @@ def test_from_images_to_a_bundle_that_explains(digits, svm, tmp_path):
     assert bundle.front[0].plan == bundle.plan
     assert bundle.operating_point(1.0).plan == fitted.search.front[-1].plan
     assert bundle.training["recipe"]["epochs"] == 12
-    found = bundle.explainer(svm).explain(digits.x[:30], target=5)
+    found = bundle.explainer(svm).explain(small_digits.x[:30], target=5)
     assert found.valid.double().mean() > 0.8
     with pytest.raises(InputError, match="there is something at .* pass --overwrite"):
-        fit_bundle(digits, svm, tmp_path / "bundle", classes=digits.classes, recipe=FEW)
+        fit_bundle(
+            small_digits, svm, tmp_path / "bundle", classes=small_digits.classes, recipe=RECIPE
+        )
 
 
-def test_it_stops_before_the_flow_when_reconstructions_are_not_recognised(
-    digits, svm, tmp_path, monkeypatch
+def test_it_stops_before_the_flow_when_reconstructions_are_not_recognized(
+    small_digits, svm, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(fitting, "fit", lambda *_, **__: pytest.fail("a flow was trained"))
+    monkeypatch.setattr(fit, "fit", lambda *_, **__: pytest.fail("a flow was trained"))
     poor = Recipe(features=1, epochs=1)
     with pytest.raises(PoorAgreement, match="nothing was spent on a flow.*--epochs 2.*--force"):
-        fit_bundle(digits, svm, tmp_path / "bundle", classes=digits.classes, recipe=poor)
+        fit_bundle(
+            small_digits, svm, tmp_path / "bundle", classes=small_digits.classes, recipe=poor
+        )
     assert (tmp_path / "bundle.fit" / "preview.png").exists()
     assert not (tmp_path / "bundle").exists()
 
 
-def test_an_interrupted_fit_goes_on_to_the_same_weights(digits, svm, tmp_path):
-    def run(name, progress):
+def test_an_interrupted_fit_resumes_to_the_same_weights(small_digits, svm, tmp_path, few_plans):
+    def run(name, on_progress):
         fit_bundle(
-            digits,
+            small_digits,
             svm,
             tmp_path / name,
-            classes=digits.classes,
-            recipe=FEW,
+            classes=small_digits.classes,
+            recipe=RECIPE,
             force=True,
-            progress=progress,
+            on_progress=on_progress,
         )
         return lf.Bundle.load(tmp_path / name)
 
@@ -154,20 +137,20 @@ def test_a_table_needs_no_training_of_a_generator(tmp_path):
     assert found.valid.double().mean() > 0.9
 
 
-def test_images_without_an_up_are_learnt_from_in_all_ways(digits):
-    part = fitting._Part(Digits(60), torch.arange(60), "cpu")
-    assert sum(len(batch) for batch in fitting._rotated(part)) == 8 * 60
-    with pytest.raises(InputError, match="images of 8 × 9 cannot be turned"):
-        fitting._model(Recipe(rotate=True), (1, 8, 9), 0.1)
+def test_images_without_an_up_are_augmented_with_all_rotations(small_digits):
+    part = fit._Part(Digits(60), torch.arange(60), "cpu")
+    assert sum(len(batch) for batch in fit._rotations(part)) == 8 * 60
+    with pytest.raises(InputError, match="images of 8 × 9 cannot be rotated"):
+        fit._build_generator(Recipe(rotate=True), (1, 8, 9), 0.1)
 
 
-def test_dark_images_are_stretched_and_others_are_not(digits):
+def test_dark_images_are_stretched_and_others_are_not(small_digits):
     class Dark(Digits):
         def __getitem__(self, rows):
             return (super().__getitem__(rows) - 0.9).clamp(0, 1) * 0.1
 
-    assert fitting.choose_stretch(digits) == "none"
-    assert fitting.choose_stretch(Dark()) == "sqrt"
+    assert choose_stretch(small_digits) == "none"
+    assert choose_stretch(Dark()) == "sqrt"
 
 
 def test_an_unknown_generator_is_named():
