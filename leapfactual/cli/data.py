@@ -1,4 +1,4 @@
-"""What is in stock: data sets, weights, bundles."""
+"""The commands data and inspect: data sets, weights, bundles."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,8 +75,10 @@ def data_export(
     """
     from ..data.export import export
 
-    with progress_bar("writing", quiet=quiet) as say:
-        export(name, folder, most=most, progress=lambda n: say.on_progress(0.0, f"writing {n}"))
+    with progress_bar("writing", quiet=quiet) as reporter:
+        export(
+            name, folder, most=most, progress=lambda n: reporter.on_progress(0.0, f"writing {n}")
+        )
     if not quiet:
         console.print(str(folder), markup=False, highlight=False, soft_wrap=True)
 
@@ -94,23 +96,23 @@ def inspect(
 
     manifest = read_manifest(bundle)
     ours = "generator.safetensors" in (manifest.get("files") or {})
-    found = Bundle.load(bundle) if ours else Bundle.load(bundle, generator=_Absent(manifest))
+    loaded = Bundle.load(bundle, generator=None if ours else _AbsentGenerator(manifest))
     if as_json:
         print_json(manifest)
         return
     lines = [
         ("bundle", bundle),
-        ("classifier", found.classifier_name),
-        ("classes", ", ".join(found.classes)),
-        ("images", " × ".join(map(str, found.probes.shape[1:]))),
-        ("generator", type(found.generator).__name__ if ours else manifest.get("generator")),
-        ("features", found.flow.features),
-        ("plan", describe(found.plan)),
-        *((f"reliability {r.reliability:.2f}", describe(r.plan)) for r in found.front),
-        ("fast", found.fast and f"{describe(found.fast.plan)}, {found.fast.solver}"),
-        ("preprocessing", found.preprocessing),
-        *(("training", f"{key}: {value}") for key, value in found.training.items()),
-        ("agreement", found.agreement),
+        ("classifier", loaded.classifier_name),
+        ("classes", ", ".join(loaded.classes)),
+        ("images", " × ".join(map(str, loaded.probes.shape[1:]))),
+        ("generator", type(loaded.generator).__name__ if ours else manifest.get("generator")),
+        ("features", loaded.flow.features),
+        ("plan", describe(loaded.plan)),
+        *(("front", f"reliability {r.reliability:.2f}: {describe(r.plan)}") for r in loaded.front),
+        ("fast plan", loaded.fast and f"{describe(loaded.fast.plan)}, {loaded.fast.solver}"),
+        ("preprocessing", loaded.preprocessing),
+        *(("training", f"{key}: {value}") for key, value in loaded.training.items()),
+        ("agreement", loaded.agreement),
         *(
             ("file", f"{name}, {record['bytes']} bytes, sha256 {record['sha256'][:16]}…, whole")
             for name, record in manifest["files"].items()
@@ -123,8 +125,8 @@ def inspect(
             )
 
 
-class _Absent:
-    """Stands for a generator that is not in the bundle, with the shapes that the manifest says."""
+class _AbsentGenerator:
+    """A placeholder for a generator that is not in the bundle, with the manifest's shapes."""
 
     def __init__(self, manifest: dict[str, Any]) -> None:
         self.features, self.shape = manifest.get("features"), manifest.get("shape")

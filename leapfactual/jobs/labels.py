@@ -59,7 +59,7 @@ def read_votes(
     Arguments:
         path: The file.
         images: The set.
-        classes: What the classes are called; the labels that there are, in order, when not given.
+        classes: The names of the classes. Defaults to the labels that there are, in order.
     """
     found: list[tuple[int, str]] = []
     who: set[tuple[str, int]] = set()

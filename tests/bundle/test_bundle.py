@@ -301,7 +301,7 @@ def test_missing_truncated_swapped_and_oversized_files_are_refused(tmp_path, mon
     with pytest.raises(InputError, match="damaged or exchanged"):
         lf.Bundle.load(folder)
     restore()
-    monkeypatch.setattr("leapfactual.bundle.manifest.MOST_FILE_BYTES", 100)
+    monkeypatch.setattr("leapfactual.bundle.manifest.MAX_FILE_BYTES", 100)
     with pytest.raises(InputError, match="too many for a bundle"):
         lf.Bundle.load(folder)
     for content, message in [
