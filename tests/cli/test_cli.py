@@ -3,8 +3,10 @@ import json
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import leapfactual as lf
@@ -31,7 +33,11 @@ def test_help_names_every_command():
         assert f"\n  {name} " in result.output
 
 
-def test_demo_writes_what_it_says(tmp_path, monkeypatch):
+@pytest.mark.parametrize("drawn", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_demo_writes_what_it_says(tmp_path, monkeypatch, drawn):
+    if not drawn:
+        monkeypatch.setattr(digits, "SHOWN", 20)
+        monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).touch())
     few = {"counterfactual": (lf.blend(15, 0.1), lf.tighten(4))}
     few["reliable counterfactual"] = (lf.blend(15, 0.1), lf.inject(3, lift=0.0, land=0.1))
     monkeypatch.setattr(digits, "PLANS", few)

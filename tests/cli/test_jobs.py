@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from leapfactual import cli
 from leapfactual.errors import InputError, MissingData
+from leapfactual.jobs import plans
+from tests.jobs.conftest import FEW_PLANS, PLAN_GRIDS
 
 MODELS = """
 import torch
@@ -43,11 +45,13 @@ def run(*words):
     return result.stdout
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
+@pytest.fixture(scope="module", params=PLAN_GRIDS)
+def place(tmp_path_factory, request):
     """A folder with pictures, a module with classifiers and a bundle."""
     folder = tmp_path_factory.mktemp("place")
     with pytest.MonkeyPatch.context() as patch:
+        for name, values in FEW_PLANS.items() if request.param == "few plans" else ():
+            patch.setattr(plans, name, values)
         patch.chdir(folder)
         patch.setenv("LEAPFACTUAL_CACHE", str(folder / "cache"))
         data = load_digits()

@@ -8,6 +8,15 @@ import leapfactual as lf
 from leapfactual.jobs import plans
 from leapfactual.pretrained import load
 
+PLAN_GRIDS = ["few plans", pytest.param("all plans", marks=pytest.mark.slow)]
+FEW_PLANS = {
+    "BLEND_STEPS": (0.2, 0.4),
+    "PAPER_BLEND_STEP": 0.2,
+    "INJECTION_COUNTS": (1, 4),
+    "FAST_BLENDS": ((4, 0.3),),
+    "FAST_INJECTIONS": (((0.3, 1.0),),),
+}
+
 
 class Digits:
     """scikit-learn's digits, as a set of images."""
@@ -54,11 +63,10 @@ def svm(small_digits):
     return lf.classifiers.from_sklearn(model)
 
 
-@pytest.fixture
-def few_plans(monkeypatch):
-    """Lets the search try 13 plans instead of 104: for tests of what is around it."""
-    monkeypatch.setattr(plans, "BLEND_STEPS", (0.2, 0.4))
-    monkeypatch.setattr(plans, "PAPER_BLEND_STEP", 0.2)
-    monkeypatch.setattr(plans, "INJECTION_COUNTS", (1, 4))
-    monkeypatch.setattr(plans, "FAST_BLENDS", ((4, 0.3),))
-    monkeypatch.setattr(plans, "FAST_INJECTIONS", (((0.3, 1.0),),))
+@pytest.fixture(params=PLAN_GRIDS)
+def plan_grid(request, monkeypatch):
+    """Which plans the search tries, in tests of what is around it."""
+    if request.param == "few plans":
+        for name, values in FEW_PLANS.items():
+            monkeypatch.setattr(plans, name, values)
+    return request.param

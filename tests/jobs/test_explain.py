@@ -149,12 +149,17 @@ def run(out, count, pause=0.0):
         time.sleep(pause)
         return shipped.classifier(x)
 
-    pairs = [(n, n % 10) for n in range(count)]
-    plan = (lf.blend(8, 0.4),)
+    job = Job(
+        bundle=shipped.bundle,
+        classifier=classifier,
+        images=Digits(),
+        pairs=[(n, n % 10) for n in range(count)],
+        plan=(lf.blend(8, 0.4),),
+        shown=3,
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(explain, "PAIRS_PER_PIECE", 10)
-        changes = {"classifier": classifier, "pairs": pairs, "plan": plan, "shown": 3}
-        explain_all(job(shipped, Digits(), **changes), out)
+        explain_all(job, out)
     torch.set_num_threads(threads)
 
 
@@ -164,8 +169,7 @@ def test_a_kill_in_the_middle_loses_nothing(tmp_path, count):
     out, whole = tmp_path / "out", tmp_path / "whole"
     code = f"from tests.jobs.test_explain import run; run({str(out)!r}, {count}, 0.03)"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as process:
-        deadline = time.monotonic() + 120
-        while len(list(out.glob("parts/*.json"))) < 3 and time.monotonic() < deadline:
+        while len(list(out.glob("parts/*.json"))) < 3 and process.poll() is None:
             time.sleep(0.02)
         os.kill(process.pid, signal.SIGKILL)
     left = {p.name: p.stat().st_mtime_ns for p in out.glob("parts/0*.json")}
