@@ -7,7 +7,7 @@ wanted. At the end the records of all pieces become one JSON file, one CSV file 
 ``job.json``           what identifies the job; another job does not write into this folder
 ``counterfactuals/``   a PNG for each row
 ``changes/``           what changed against the reconstruction: red added, blue taken away
-``reliable/``          the reliable counterfactuals, if they were asked for
+``reliable/``          the reliable counterfactuals, if they are wanted
 ``animations/``        the path of each image that is on the page
 ``results.json``       everything that is known about each row
 ``results.csv``        the same as a table

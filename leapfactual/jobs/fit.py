@@ -187,9 +187,9 @@ def open_subject(
         images = images.stretched(stretch)
         model = None if model is None else unstretched(model, stretch)
         second = None if second is None else unstretched(second, stretch)
-    asked = labels if model is None else model
-    assert asked is not None, "there is a classifier, or votes"
-    return Subject(images, asked, names, second, classifier or f"people, {labels!r}")
+    explained = labels if model is None else model
+    assert explained is not None, "there is a classifier, or votes"
+    return Subject(images, explained, names, second, classifier or f"people, {labels!r}")
 
 
 def _check_names(
@@ -218,7 +218,7 @@ def summarize_data(
 
     Arguments:
         images: The set.
-        classifier: The classifier, asked about at most 500 of the images; or votes.
+        classifier: The classifier, queried about at most 500 of the images; or votes.
         classes: The names of the classes.
         device: Where to compute.
 
@@ -232,8 +232,8 @@ def summarize_data(
         rows = classifier.known.nonzero()[:, 0]
         answers = classifier.p[rows]
     else:
-        asked = [classifier(images[part].to(device)) for part in torch.split(rows, 100)]
-        answers = torch.cat(asked)
+        batches = torch.split(rows, 100)
+        answers = torch.cat([classifier(images[batch].to(device)) for batch in batches])
     label = answers.argmax(1).cpu()
     shares = label.bincount(minlength=len(classes)).double() / len(label)
     soft = bool((answers.max(1).values < 1).any())

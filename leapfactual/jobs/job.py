@@ -203,14 +203,14 @@ def open_inputs(
     stretch = _stretch(loaded)
     if isinstance(opened, Images):
         opened = opened.stretched(stretch)
-    asked = open_classifier(
+    model = open_classifier(
         classifier,
         loaded.probes[:EXAMPLES].to(device),
         loaded.classes,
         output_type=output_type,
         folder=folder,
     )
-    return Inputs(loaded, unstretched(asked, stretch), opened)
+    return Inputs(loaded, unstretched(model, stretch), opened)
 
 
 def open_sources(

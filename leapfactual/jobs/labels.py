@@ -61,7 +61,7 @@ def read_votes(
         images: The set.
         classes: The names of the classes. Defaults to the labels that there are, in order.
     """
-    found: list[tuple[int, str]] = []
+    labels: list[tuple[int, str]] = []
     who: set[tuple[str, int]] = set()
     for where, row, cells in named(path, images, "label", "votes"):
         label = cells["label"]
@@ -73,16 +73,16 @@ def read_votes(
             if vote in who:
                 raise InputError(f"{where}: `{vote[0]}` votes twice on `{cells['image']}`.")
             who.add(vote)
-        found.append((row, label))
-    names = tuple(classes or sorted({label for _, label in found}))
-    if len({label for _, label in found}) < 2:
+        labels.append((row, label))
+    names = tuple(classes or sorted({label for _, label in labels}))
+    if len({label for _, label in labels}) < 2:
         raise InputError(f"{path} must name at least two classes, got {list(names)}.")
     p = torch.zeros(len(images), len(names))
-    for row, label in found:
+    for row, label in labels:
         p[row, names.index(label)] += 1
     p = p / p.sum(1, keepdim=True).clamp_min(1)
     people = len({name for name, _ in who}) if who else None
-    return Votes(p, names, len(found), people)
+    return Votes(p, names, len(labels), people)
 
 
 class NearestNeighbors:
