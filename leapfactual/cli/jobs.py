@@ -124,7 +124,8 @@ def fit(
 
     With people's labels: leapfactual fit photos/ --votes labels.csv --out our-bundle
     """
-    from ..jobs.fit import Recipe, fit_bundle, open_subject
+    from ..jobs.fit import Recipe, fit_bundle
+    from ..jobs.subject import open_subject
 
     check_device(device)
     with progress_bar("reading the data", quiet=quiet or as_json) as reporter:

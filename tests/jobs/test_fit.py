@@ -7,41 +7,12 @@ import leapfactual as lf
 from leapfactual.data import Table
 from leapfactual.errors import InputError
 from leapfactual.jobs import fit
-from leapfactual.jobs.fit import (
-    PoorAgreement,
-    Recipe,
-    choose_stretch,
-    fit_bundle,
-    summarize_data,
-)
+from leapfactual.jobs.fit import PoorAgreement, Recipe, fit_bundle
 
 from .conftest import Digits
 
 RECIPE = Recipe(features=8, epochs=12, flow_epochs=30)
 SHORT = Recipe(features=4, epochs=2, flow_epochs=8)
-
-
-def test_the_summary_has_size_classes_balance_and_accuracy(small_digits, svm):
-    summary, lines = summarize_data(small_digits, svm, small_digits.classes)
-    text = " ".join(lines)
-    assert "600 images of 1 × 8 × 8" in text
-    assert "gives labels" in text
-    assert "agrees with the labels that came with the data on 9" in text
-    assert summary["answers"] == "labels"
-    assert sum(summary["shares"].values()) == pytest.approx(1, abs=0.01)
-
-
-def test_a_classifier_with_one_answer_is_refused(small_digits):
-    def one(x):
-        return torch.eye(10)[[4] * len(x)]
-
-    with pytest.raises(InputError, match="gives one class, 4, to all of 500 images"):
-        summarize_data(small_digits, one, small_digits.classes)
-
-
-def test_too_few_images_are_refused(svm):
-    with pytest.raises(InputError, match="there are 20 images to learn from, too few"):
-        summarize_data(Digits(20), svm, Digits.classes)
 
 
 def test_from_images_to_a_bundle_that_explains(small_digits, svm, tmp_path, plan_grid):
@@ -146,15 +117,6 @@ def test_images_without_an_up_are_augmented_with_all_rotations(small_digits):
     assert sum(len(batch) for batch in fit._rotations(part)) == 8 * 60
     with pytest.raises(InputError, match="images of 8 × 9 cannot be rotated"):
         fit._build_generator(Recipe(rotate=True), (1, 8, 9), 0.1)
-
-
-def test_dark_images_are_stretched_and_others_are_not(small_digits):
-    class Dark(Digits):
-        def __getitem__(self, rows):
-            return (super().__getitem__(rows) - 0.9).clamp(0, 1) * 0.1
-
-    assert choose_stretch(small_digits) == "none"
-    assert choose_stretch(Dark()) == "sqrt"
 
 
 def test_an_unknown_generator_is_named():
