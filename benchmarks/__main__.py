@@ -14,8 +14,8 @@ from leapfactual.cli.options import (
     Seed,
     check_device,
     console,
+    progress_bar,
     show_rows,
-    talk,
 )
 
 app = typer.Typer(
@@ -55,8 +55,8 @@ def bench(
     check_device(device)
     many = "" if digits is None else f" --digits {digits}"
     command = f"python -m benchmarks{many} --device {device} --seed {seed}"
-    with talk("measuring", quiet=quiet or as_json) as say:
-        rows = suite.run(out, command, say.progress, device=device, count=digits, seed=seed)
+    with progress_bar("measuring", quiet=quiet or as_json) as say:
+        rows = suite.run(out, command, say.on_progress, device=device, count=digits, seed=seed)
     show_rows("Speed", rows, as_json=as_json, quiet=quiet)
     if not as_json and not quiet:
         console.print(f"\nWrote bench.md and bench.json to [bold]{escape(str(out))}[/].")

@@ -1,7 +1,9 @@
 """Files: written to a temporary name first and then renamed, read without unpickling."""
 
 import errno
+import hashlib
 import json
+import math
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -138,3 +140,30 @@ def read_modules(modules: Mapping[str, nn.Module], path: Path) -> list[str]:
             module.eval().requires_grad_(False)
             done.append(name)
     return done
+
+
+def fingerprint(*values: Tensor | str) -> str:
+    """Returns the SHA-256 of tensors and texts, by which they are recognized.
+
+    Example:
+        >>> fingerprint("a cat", torch.zeros(2))[:12]
+        '402d819dc2ce'
+    """
+    digest = hashlib.sha256()
+    for value in values:
+        if isinstance(value, str):
+            digest.update(value.encode())
+        else:
+            row = value.detach().cpu().contiguous().flatten()
+            digest.update(row.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def json_number(value: float) -> float | None:
+    """Returns a number, or None for one that JSON cannot hold.
+
+    Example:
+        >>> [json_number(value) for value in (0.5, math.nan, math.inf)]
+        [0.5, None, None]
+    """
+    return value if math.isfinite(value) else None

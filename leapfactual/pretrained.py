@@ -1,7 +1,7 @@
 """What the package ships: a bundle for handwritten digits, two networks and 200 test digits.
 
-Weights are in half precision, which moves no answer. The study of Morpho-MNIST trains them and
-writes them anew.
+Weights are in half precision, which changes no label. The study of Morpho-MNIST trains and writes
+them.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ RELIABLE_PLAN = (blend(60, 0.05), inject(2, lift=0.1, land=0.2))
 
 @dataclass(frozen=True, eq=False)
 class Pretrained:
-    """Is what the package ships.
+    """The digits that the package ships, and what explains them.
 
     Arguments:
         bundle: Generator, flow and plan.
@@ -63,7 +63,7 @@ def oracle_network() -> nn.Module:
 
 
 def load(folder: Path | None = None) -> Pretrained:
-    """Returns what the package ships, or what a run of the digits' study wrote to ``folder``.
+    """Loads what the package ships, or what a run of the digits' study wrote to ``folder``.
 
     Example:
         >>> shipped = load()

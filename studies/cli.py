@@ -16,8 +16,8 @@ from leapfactual.cli.options import (
     Seed,
     check_device,
     console,
+    progress_bar,
     show_rows,
-    talk,
 )
 from leapfactual.errors import MissingData
 
@@ -55,8 +55,8 @@ def study_squares(
 
     settings = squares.Settings(steps=steps, runs=runs, seed=seed)
     command = f"python -m studies squares --steps {steps} --runs {runs} --seed {seed}"
-    with talk("training", quiet=quiet or as_json) as say:
-        rows = squares.run(out, settings, command, say.progress)
+    with progress_bar("training", quiet=quiet or as_json) as say:
+        rows = squares.run(out, settings, command, say.on_progress)
     show_rows("Four squares", rows, as_json=as_json, quiet=quiet)
     if as_json or quiet:
         return
@@ -110,7 +110,7 @@ def study_morpho_mnist(
         sets.packages.get(name)
     train_set, test_set = sets.digits("train", digits), sets.digits("test", digits)
     lpips = LPIPS.load("alexnet")
-    with talk("training", quiet=quiet or as_json) as say:
+    with progress_bar("training", quiet=quiet or as_json) as say:
         rows = morpho_mnist.run(
             out,
             train_set,
@@ -120,7 +120,7 @@ def study_morpho_mnist(
             command=command,
             device=device,
             workers=workers,
-            progress=say.progress,
+            progress=say.on_progress,
         )
     main = [r for r in rows if r.metric in morpho_mnist.SHOWN]
     show_rows("Morpho-MNIST", main, as_json=as_json, quiet=quiet)
@@ -201,14 +201,14 @@ def study_galaxies(
     )
     if radio:
         sets.packages.get(RADIO)
-    with talk("reading", quiet=quiet or as_json) as say:
+    with progress_bar("reading", quiet=quiet or as_json) as say:
         train_set, test_set = sets.galaxies(
             data,
             size=size,
             crop=crop,
             test_share=test_share,
             seed=seed,
-            on_image=lambda n, of: say.progress(n / of, "reading galaxies"),
+            on_image=lambda n, of: say.on_progress(n / of, "reading galaxies"),
         )
         sets.packages.get("lpips-alexnet")
         rows = galaxies.run(
@@ -220,7 +220,7 @@ def study_galaxies(
             lpips=LPIPS.load("alexnet"),
             command=command,
             device=device,
-            progress=say.progress,
+            progress=say.on_progress,
         )
     show_rows("Galaxies", rows, as_json=as_json, quiet=quiet)
     if as_json or quiet:
@@ -262,8 +262,8 @@ def study_people(
         f"python -m studies people --people {people} --pictures {pictures} --pause {pause:g} "
         f"--runs {runs} --seed {seed}"
     )
-    with talk("loading", quiet=quiet or as_json) as say:
-        rows = study.run(out, settings, command=command, progress=say.progress)
+    with progress_bar("loading", quiet=quiet or as_json) as say:
+        rows = study.run(out, settings, command=command, progress=say.on_progress)
     show_rows("People", rows, as_json=as_json, quiet=quiet)
 
 
@@ -329,7 +329,7 @@ def study_faces(
         + (f" --squeezenet {squeezenet.name}" if squeezenet else "")
         + f" --device {device}"
     )
-    with talk("loading", quiet=quiet or as_json) as say:
+    with progress_bar("loading", quiet=quiet or as_json) as say:
         rows = faces.run(
             out,
             portraits(device=device),
@@ -339,7 +339,7 @@ def study_faces(
             command=command,
             device=device,
             batch_size=batch_size or (1 if device == "cpu" else 128),
-            progress=say.progress,
+            progress=say.on_progress,
         )
     show_rows("Faces", rows, as_json=as_json, quiet=quiet)
     if not as_json and not quiet:

@@ -12,7 +12,8 @@ import leapfactual as lf
 from leapfactual.alternatives import _select, _variants, diverse
 from leapfactual.errors import InputError
 from leapfactual.generators import Identity
-from leapfactual.jobs.explain import Job, explain_all
+from leapfactual.jobs.explain import explain_all
+from leapfactual.jobs.job import Job
 from leapfactual.metrics import diversity
 from leapfactual.pretrained import load
 from leapfactual.testing import GaussianOracle
@@ -212,9 +213,15 @@ def test_a_job_of_alternatives_has_a_row_for_each(shipped, tmp_path):
         pixels = (shipped.digits.images[n, 0] * 255).round().byte().numpy()
         Image.fromarray(pixels).save(tmp_path / f"{n}.png")
     digits = lf.data.open_images(sorted(tmp_path.glob("*.png")))
-    parts = shipped.bundle, shipped.classifier, digits, [(n, 3) for n in range(3)], DIGITS
+    parts = {
+        "bundle": shipped.bundle,
+        "classifier": shipped.classifier,
+        "images": digits,
+        "pairs": [(n, 3) for n in range(3)],
+        "plan": DIGITS,
+    }
     out = tmp_path / "out"
-    summary = explain_all(Job(*parts, shown=4, alternatives=3), out)
+    summary = explain_all(Job(**parts, shown=4, alternatives=3), out)
     assert summary["count"] == 9
     rows = json.loads((out / "results.json").read_text())["rows"]
     assert [row["alternative"] for row in rows] == [1, 2, 3] * 3
@@ -230,9 +237,9 @@ def test_a_job_of_alternatives_has_a_row_for_each(shipped, tmp_path):
     assert len(list((out / "animations").glob("*.webp"))) == 4
     for changes in ({}, {"alternatives": 2}, {"alternatives": 3, "seed": 1}):
         with pytest.raises(InputError, match="another job: its alternatives differ"):
-            explain_all(Job(*parts, shown=4, **changes), out)
+            explain_all(Job(**parts, shown=4, **changes), out)
     with pytest.raises(InputError, match="3 alternatives or reliable counterfactuals, not both"):
-        Job(*parts, reliable=DIGITS, alternatives=3)
+        Job(**parts, reliable=DIGITS, alternatives=3)
 
 
 X = torch.zeros(2, 2).double()

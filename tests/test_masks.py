@@ -15,7 +15,8 @@ from leapfactual._engine.copies import Copies, Networks
 from leapfactual._engine.replay import NAMES, WalkGraphs, half_precision
 from leapfactual.errors import InputError, MissingData
 from leapfactual.imaging import paste
-from leapfactual.jobs.explain import Job, explain_all
+from leapfactual.jobs.explain import explain_all
+from leapfactual.jobs.job import Job
 from leapfactual.metrics import inside as inside_metric
 from leapfactual.pretrained import load
 from leapfactual.report.cards import frames
@@ -297,9 +298,15 @@ def test_a_job_in_a_mask_is_a_job_of_its_own(shipped, soft, tmp_path):
         pixels = (shipped.digits.images[n, 0] * 255).round().byte().numpy()
         Image.fromarray(pixels).save(tmp_path / f"{n}.png")
     digits = lf.data.open_images(sorted(tmp_path.glob("*.png")))
-    parts = shipped.bundle, shipped.classifier, digits, [(n, 3) for n in range(5)]
+    parts = {
+        "bundle": shipped.bundle,
+        "classifier": shipped.classifier,
+        "images": digits,
+        "pairs": [(n, 3) for n in range(5)],
+        "plan": PLANS["blended"],
+    }
     out = tmp_path / "out"
-    explain_all(Job(*parts, PLANS["blended"], mask=soft), out)
+    explain_all(Job(**parts, mask=soft), out)
     row = json.loads((out / "results.json").read_text())["rows"][4]
     written = lf.data.read_image(out / "counterfactuals" / f"{row['file']}.png")
     assert torch.equal(written[soft == 0], digits[[4]][0][soft == 0])
@@ -307,7 +314,7 @@ def test_a_job_in_a_mask_is_a_job_of_its_own(shipped, soft, tmp_path):
     assert "Outside of a mask" in (out / "index.html").read_text()
     for other in (None, 1 - soft):
         with pytest.raises(InputError, match="another job: its mask differ"):
-            explain_all(Job(*parts, PLANS["blended"], mask=other), out)
+            explain_all(Job(**parts, mask=other), out)
     assert "mask" in json.loads((out / "job.json").read_text())
 
 

@@ -4,21 +4,20 @@
 ``manifest.json``     format, shapes, classes, plan, preprocessing, training record, hashes
 ``generator…``        the generator's weights, if it is one of ours
 ``flow…``             the flow's weights
-``probes…``           some images, and what the classifier that the flow was trained on says
+``probes…``           some images, and the answers of the classifier that the flow explains
 ====================  ======================================================================
 
 A flow explains the classifier it was trained with. The bundle knows that classifier by its answers
-on the probes, and refuses another one unless it is asked to. Nothing in a bundle is executed.
+on the probes, and refuses another one unless it is forced. Nothing in a bundle is executed.
 """
 
+import errno
 import html
 import json
 import math
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -41,45 +40,48 @@ from .manifest import (
     FILES,
     FORMAT,
     MANIFEST,
-    MOST_MANIFEST_BYTES,
-    described,
+    MAX_MANIFEST_BYTES,
     rated_plan_to_json,
     read_manifest,
     read_names,
     read_preprocessing,
     read_rated_plan,
     read_stage,
-    refuse_strangers,
+    refuse_foreign_files,
     sha256,
+    stage_to_json,
     verify,
 )
 
 PROBES = "leapfactual probes 1"
-MOST_PROBES = 64
-TRIES, PAUSE = 100, 0.01
-PROBE_BYTES = 1 << 20
-SAME = 1.0
-NEAR = 0.05
+# Few enough for a classifier that is slow; at least 8, whatever the images' size.
+MAX_PROBES, MIN_PROBES, MAX_PROBE_BYTES = 64, 8, 1 << 20
+# Probes are chosen where classifiers differ, so the flow's own agrees on all of them.
+MIN_LIKENESS = 1.0
+# Probabilities of one network differ by less between devices and precisions, those of another
+# network by more on unsure probes.
+PROBE_ATOL = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """Is all that is needed to explain a classifier, but for the classifier itself.
+    """All that is needed to explain a classifier, but for the classifier itself.
 
     Arguments:
         generator: The generator.
         flow: The flow.
-        classes: What the classes are called.
-        plan: The stages to walk.
-        probes: Images in [0, 1] to recognise the classifier by, with shape ``(N, C, H, W)``, or
+        classes: The names of the classes.
+        plan: The plan: a list of stages.
+        probes: Images in [0, 1] to recognize the classifier by, with shape ``(N, C, H, W)``, or
             rows.
-        answers: What the classifier says of the probes, with shape ``(N, K)``.
-        classifier_name: Whose judgement the flow carries, in words.
-        preprocessing: What the classifier wants done to images, for the record.
+        answers: The classifier's probabilities of the probes, with shape ``(N, K)``.
+        classifier_name: The name of the classifier, or of the people who voted.
+        preprocessing: The preprocessing of the classifier, for the record.
         training: How all this was trained, for the record; values that JSON can hold.
         agreement: Whether the classifier answers the same on reconstructions, for the record: what
-            :meth:`Agreement.record` gives.
-        front: Plans by rising reliability, from :func:`~leapfactual.jobs.plans.search_plans`.
+            :meth:`Agreement.to_json` gives.
+        front: The Pareto front of plans, by rising reliability, from
+            :func:`~leapfactual.jobs.plans.search_plans`.
         fast: The cheapest plan that is no worse than the paper's reliable one, if there is one.
     """
 
@@ -126,7 +128,7 @@ class Bundle:
                 f"`training` and `agreement` must hold what JSON can: numbers, text, lists "
                 f"({error}). Convert arrays with .tolist()."
             ) from error
-        if len(text) > MOST_MANIFEST_BYTES // 2:
+        if len(text) > MAX_MANIFEST_BYTES // 2:
             raise InputError(
                 f"`training` has {len(text)} characters, too many for a manifest. Keep a summary."
             )
@@ -136,21 +138,21 @@ class Bundle:
         x = self._on_device(self.probes[:1])
         try:
             z = self.generator.encode(x)
-            back = self.generator.decode(z)
+            x_hat = self.generator.decode(z)
         except (TypeError, RuntimeError, InputError) as error:
             raise InputError(
                 f"the generator does not take the probes, of shape {checks.shape(x)} ({error})."
             ) from error
-        if tuple(z.shape) != (1, self.flow.features) or back.shape != x.shape:
+        if tuple(z.shape) != (1, self.flow.features) or x_hat.shape != x.shape:
             raise InputError(
                 f"generator and flow do not fit: the flow has {self.flow.features} features, the "
                 f"generator encodes {checks.shape(x)} to {checks.shape(z)} and decodes to "
-                f"{checks.shape(back)}."
+                f"{checks.shape(x_hat)}."
             )
 
     @property
     def device(self) -> torch.device:
-        """Where the flow is."""
+        """The device of the flow."""
         return self.flow.mean.device
 
     def to(self, device: torch.device | str) -> Self:
@@ -175,7 +177,7 @@ class Bundle:
         plan: Sequence[Stage],
         **record: Any,  # noqa: ANN401 - classifier_name, preprocessing and training, as above
     ) -> Self:
-        """Makes a bundle, asking the classifier about some of ``images`` to recognise it by.
+        """Makes a bundle, querying the classifier about some of ``images`` to recognize it by.
 
         Classifiers differ where they are unsure. The probes are therefore those images of each
         class that the classifier is least sure of, and blends of images of different classes.
@@ -183,18 +185,18 @@ class Bundle:
         checks.images(images, "images")
         if not len(images):
             raise InputError("`images` must hold at least one image, got none.")
-        room = min(MOST_PROBES, max(8, PROBE_BYTES // math.prod(images.shape[1:])))
+        room = min(MAX_PROBES, max(MIN_PROBES, MAX_PROBE_BYTES // math.prod(images.shape[1:])))
         with torch.no_grad():
             few = images[torch.linspace(0, len(images) - 1, min(len(images), 512)).long()].detach()
-            few = _rounded(few.float())
+            few = _quantize(few.float())
             p = classifier(few)
             checks.probabilities(p, len(few), flow.classes, "the classifier's answer")
             chosen = few[_unsure(p, room // 2)]
             order = p.argmax(1).argsort(stable=True)
             partner = order.roll(len(order) // 2)
-            blends = _rounded((few[order] + few[partner]) / 2)
-            spread = torch.linspace(0, len(few) - 1, min(len(few), room - room // 2)).long()
-            probes = torch.cat([chosen, blends[spread]])
+            blends = _quantize((few[order] + few[partner]) / 2)
+            rows = torch.linspace(0, len(few) - 1, min(len(few), room - room // 2)).long()
+            probes = torch.cat([chosen, blends[rows]])
             answers = classifier(probes)
         return cls(
             generator,
@@ -207,7 +209,7 @@ class Bundle:
         )
 
     def operating_point(self, reliability: float) -> RatedPlan:
-        """Returns the first plan of the front that is at least that reliable.
+        """Returns the operating point: the first plan of the front that is at least that reliable.
 
         Arguments:
             reliability: From 0, just across the boundary, to 1, as typical as the class's own
@@ -224,7 +226,7 @@ class Bundle:
 
     def recognizes(self, classifier: Classifier) -> bool:
         """Returns whether a classifier answers on the probes as the flow's own did."""
-        return self._likeness(classifier) >= SAME
+        return self._likeness(classifier) >= MIN_LIKENESS
 
     def explainer(
         self,
@@ -242,20 +244,21 @@ class Bundle:
 
         Arguments:
             classifier: The classifier.
-            plan: Another plan than the bundle's.
-            solver: Another way to integrate than the flow's.
-            force: Explain another classifier all the same.
+            plan: The plan. Defaults to the bundle's.
+            solver: The solver. Defaults to the flow's.
+            force: Whether to explain another classifier than the bundle's.
             batch_size: As in :class:`LeapFactual`.
             keep_path: As in :class:`LeapFactual`.
             accelerate: As in :class:`LeapFactual`.
             mask: As in :class:`LeapFactual`.
         """
         likeness = self._likeness(classifier)
-        if likeness < SAME and not force:
+        if likeness < MIN_LIKENESS and not force:
             raise InputError(
-                f"this bundle was made for {self.classifier_name}, but the given classifier agrees with it "
-                f"on only {likeness:.0%} of {len(self.probes)} probe images. A flow explains the "
-                "classifier it was trained with: make a bundle for this one, or pass force=True."
+                f"this bundle was made for {self.classifier_name}, but the given classifier "
+                f"agrees with it on only {likeness:.0%} of {len(self.probes)} probe images. A "
+                "flow explains the classifier it was trained with: make a bundle for this one, or "
+                "pass force=True."
             )
         return LeapFactual(
             self.generator,
@@ -272,7 +275,7 @@ class Bundle:
     def _likeness(self, classifier: Classifier) -> float:
         """Returns the share of probes that a classifier answers as the flow's own did.
 
-        Where both give probabilities, those must be near; otherwise decisions must be equal.
+        Where both give probabilities, those must be close; otherwise decisions must be equal.
         """
         p = classifier(self._on_device(self.probes))
         if not isinstance(p, Tensor) or p.shape != self.answers.shape:
@@ -287,13 +290,13 @@ class Bundle:
         if hard:
             same = p.argmax(1) == self.answers.argmax(1)
         else:
-            same = (p - self.answers).abs().max(1).values < NEAR
+            same = (p - self.answers).abs().max(1).values < PROBE_ATOL
         return same.double().mean().item()
 
     def save(self, folder: str | Path, *, overwrite: bool = False, half: bool = False) -> None:
         """Writes the bundle to a folder, all of it or nothing.
 
-        A bundle that is replaced is set aside first, so that a process killed in between leaves
+        A bundle that is replaced is moved aside first, so that a process killed in between leaves
         the old one in a hidden folder beside.
 
         Arguments:
@@ -308,19 +311,21 @@ class Bundle:
                 "overwrite=True."
             )
         if folder.exists():
-            refuse_strangers(folder)
+            refuse_foreign_files(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        workshop = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        new, old = workshop / "new", workshop / "old"
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        new, old = staging / "new", staging / "old"
         try:
             new.mkdir()
             self._write(new, half)
             if folder.exists():
                 folder.rename(old)
             new.rename(folder)
-            shutil.rmtree(workshop, ignore_errors=True)
-        finally:
-            _clear(workshop, old, folder)
+        except BaseException:
+            if _restore(old, folder):
+                shutil.rmtree(staging, ignore_errors=True)
+            raise
+        shutil.rmtree(staging, ignore_errors=True)
 
     def _write(self, folder: Path, half: bool) -> None:
         self.flow.save(folder / "flow.safetensors", half=half)
@@ -337,7 +342,7 @@ class Bundle:
             "shape": list(self.probes.shape[1:]),
             "classes": list(self.classes),
             "classifier_name": self.classifier_name,
-            "plan": [described(stage) for stage in self.plan],
+            "plan": [stage_to_json(stage) for stage in self.plan],
             "front": [rated_plan_to_json(rated) for rated in self.front],
             "fast": self.fast and rated_plan_to_json(self.fast),
             "preprocessing": self.preprocessing and self.preprocessing.config(),
@@ -415,29 +420,28 @@ class Bundle:
 
     def _repr_html_(self) -> str:
         facts = [
-            ("explains", self.classifier_name),
+            ("classifier", self.classifier_name),
             ("classes", ", ".join(self.classes)),
             ("plan", describe(self.plan)),
-            *((f"reliability {r.reliability:.2f}", describe(r.plan)) for r in self.front),
-            *([("fast", describe(self.fast.plan))] if self.fast else []),
+            *((f"front, reliability {r.reliability:.2f}", describe(r.plan)) for r in self.front),
+            *([("fast plan", describe(self.fast.plan))] if self.fast else []),
         ]
         lines = (f"<tr><th>{n}</th><td>{html.escape(v)}</td></tr>" for n, v in facts)
         return f"<p>{html.escape(repr(self))}</p><table>{''.join(lines)}</table>"
 
 
-def _clear(workshop: Path, old: Path, folder: Path) -> None:
-    """Puts back what was set aside, unless something is in its place, and clears up.
+def _restore(old: Path, folder: Path) -> bool:
+    """Puts a bundle back that was moved aside, and returns whether it is no longer needed there.
 
-    Others may be saving there at the same time: then a moment later something is.
+    Another process may have saved to the same folder meanwhile: then its bundle stays.
     """
-    for _ in range(TRIES):
-        with suppress(OSError):
-            if old.exists() and not folder.exists():
-                old.rename(folder)
-        if folder.exists() or not old.exists():
-            shutil.rmtree(workshop, ignore_errors=True)
-            return
-        time.sleep(PAUSE)
+    try:
+        old.rename(folder)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        return error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+    return True
 
 
 def _unsure(p: Tensor, n: int) -> Tensor:
@@ -463,6 +467,6 @@ def _generator(folder: Path, manifest: dict[str, Any]) -> Generator:
     return io.load(folder / name)
 
 
-def _rounded(x: Tensor) -> Tensor:
+def _quantize(x: Tensor) -> Tensor:
     """Rounds images to the 256 levels that a bundle keeps; rows stay as they are."""
     return (x * 255).round() / 255 if x.ndim == 4 else x

@@ -1,4 +1,8 @@
-"""The manifest of a bundle: what is in the folder, as JSON, read with suspicion."""
+"""The manifest of a bundle: what is in the folder, as JSON.
+
+A bundle may come from a stranger: sizes are bounded, names are listed, files are hashed, and
+nothing is executed.
+"""
 
 import hashlib
 import json
@@ -13,8 +17,8 @@ from ..solvers import SOLVERS, FixedStep
 
 FORMAT = "leapfactual bundle 2"
 MANIFEST = "manifest.json"
-MOST_MANIFEST_BYTES = 1 << 20
-MOST_FILE_BYTES = 8 << 30
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_FILE_BYTES = 8 << 30
 FILES = {"flow.safetensors", "probes.safetensors", "generator.safetensors"}
 
 
@@ -23,7 +27,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise MissingData(f"there is no bundle at {folder}: it has no {MANIFEST}.")
-    if path.stat().st_size > MOST_MANIFEST_BYTES:
+    if path.stat().st_size > MAX_MANIFEST_BYTES:
         raise InputError(f"{path} has {path.stat().st_size} bytes, too many for a manifest.")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -35,29 +39,29 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     return manifest
 
 
-def refuse_strangers(folder: Path) -> None:
-    """Lets only a bundle be replaced, and one that holds nothing but a bundle's files."""
+def refuse_foreign_files(folder: Path) -> None:
+    """Refuses to replace a folder that is no bundle, or that holds other files too."""
     try:
         read_manifest(folder)
     except (InputError, MissingData) as error:
         raise InputError(
             f"{folder} is no bundle, so it is not replaced. Give another folder."
         ) from error
-    strangers = sorted({path.name for path in folder.iterdir()} - FILES - {MANIFEST})
-    if strangers:
+    foreign = sorted({path.name for path in folder.iterdir()} - FILES - {MANIFEST})
+    if foreign:
         raise InputError(
-            f"{folder} also holds {', '.join(strangers[:3])}, so it is not replaced. Move that "
+            f"{folder} also holds {', '.join(foreign[:3])}, so it is not replaced. Move that "
             "away first."
         )
 
 
 def verify(folder: Path, name: str, record: dict[str, Any]) -> None:
-    """Compares a file with what the manifest says of it."""
+    """Checks a file against its size and hash in the manifest."""
     path = folder / name
     if path.is_symlink() or not path.is_file():
         raise MissingData(f"the bundle {folder} has no file {name}. Copy it again.")
     size = path.stat().st_size
-    if size > MOST_FILE_BYTES:
+    if size > MAX_FILE_BYTES:
         raise InputError(f"{path} has {size} bytes, too many for a bundle.")
     if size != record["bytes"] or sha256(path) != record["sha256"]:
         raise InputError(
@@ -74,7 +78,7 @@ def read_names(names: object) -> tuple[str, ...]:
 
 
 def read_preprocessing(config: dict[str, Any]) -> Preprocessing:
-    """Reads what the classifier wants done to images."""
+    """Reads the preprocessing of the classifier."""
     arguments: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
     }
@@ -87,17 +91,17 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def described(stage: Stage) -> dict[str, object]:
-    """Describes a stage as values that JSON can hold."""
+def stage_to_json(stage: Stage) -> dict[str, object]:
+    """Returns a stage as values that JSON can hold."""
     kind = next(name for name, kind in STAGES.items() if type(stage) is kind)
     return {"kind": kind, **asdict(stage)}
 
 
 def rated_plan_to_json(rated: RatedPlan) -> dict[str, object]:
-    """Writes a rated plan as values that JSON can hold."""
+    """Returns a rated plan as values that JSON can hold."""
     return {
         "reliability": rated.reliability,
-        "plan": [described(stage) for stage in rated.plan],
+        "plan": [stage_to_json(stage) for stage in rated.plan],
         "numbers": dict(rated.numbers),
         "solver": rated.solver
         and {"kind": type(rated.solver).__name__, "steps": rated.solver.steps},
@@ -110,7 +114,7 @@ def read_rated_plan(
     numbers: dict[str, float],
     solver: dict[str, Any] | None,
 ) -> RatedPlan:
-    """Reads what :func:`rated_plan_to_json` wrote."""
+    """Reads what :func:`rated_plan_to_json` returned."""
     stages = tuple(read_stage(**stage) for stage in plan)
     values = {str(k): float(v) for k, v in numbers.items()}
     known = None if solver is None else SOLVERS[solver["kind"]](steps=solver["steps"])  # type: ignore[call-arg]
@@ -120,5 +124,5 @@ def read_rated_plan(
 
 
 def read_stage(kind: str, **numbers: float) -> Stage:
-    """Reads what :func:`described` wrote."""
+    """Reads what :func:`stage_to_json` returned."""
     return STAGES[kind](**numbers)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The command line: parse, call, show."""
+"""The command line: parse, call, print."""
 
 import errno
 import sys
@@ -57,18 +57,18 @@ def run_app(app: typer.Typer) -> None:
     try:
         app()
     except LeapError as error:
-        _sorry(f"{type(error).__name__}: {error}")
+        _fail(f"{type(error).__name__}: {error}")
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             if error.filename is None:
                 raise
-            _sorry(f"{error.filename}: {error.strerror}. Give another place, or mend this one.")
-        _sorry(
+            _fail(f"{error.filename}: {error.strerror}. Give another place, or mend this one.")
+        _fail(
             f"the disk is full: {error}. What was finished is kept. Make room and run the same "
             "command again."
         )
 
 
-def _sorry(text: str) -> None:
+def _fail(text: str) -> None:
     Console(stderr=True, soft_wrap=True).print(text, style="red", markup=False, highlight=False)
     sys.exit(1)

@@ -1,4 +1,4 @@
-"""What is in stock: data sets, weights, bundles."""
+"""The commands data and inspect: data sets, weights, bundles."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ..leaps import describe
-from .options import Json, Quiet, console, plain, print_json, talk
+from .options import Json, Quiet, console, print_json, printable, progress_bar
 
 data = typer.Typer(
     help="Data sets and weights by name.", no_args_is_help=True, rich_markup_mode=None
@@ -39,9 +39,6 @@ def data_list(as_json: Json = False) -> None:
         source = f"{card.package} {card.version}"
         table.add_row(card.name, card.what, card.licence, source, here)
     console.print(table)
-    console.print(
-        "wine comes with scikit-learn: leapfactual data export wine wine.csv", markup=False
-    )
 
 
 @data.command("get")
@@ -78,8 +75,13 @@ def data_export(
     """
     from ..data.export import export
 
-    with talk("writing", quiet=quiet) as say:
-        export(name, folder, limit=most, on_progress=lambda n: say.progress(0.0, f"writing {n}"))
+    with progress_bar("writing", quiet=quiet) as reporter:
+        export(
+            name,
+            folder,
+            limit=most,
+            on_progress=lambda n: reporter.on_progress(0.0, f"writing {n}"),
+        )
     if not quiet:
         console.print(str(folder), markup=False, highlight=False, soft_wrap=True)
 
@@ -97,23 +99,23 @@ def inspect(
 
     manifest = read_manifest(bundle)
     ours = "generator.safetensors" in (manifest.get("files") or {})
-    found = Bundle.load(bundle) if ours else Bundle.load(bundle, generator=_Absent(manifest))
+    loaded = Bundle.load(bundle, generator=None if ours else _AbsentGenerator(manifest))
     if as_json:
         print_json(manifest)
         return
     lines = [
         ("bundle", bundle),
-        ("classifier", found.classifier_name),
-        ("classes", ", ".join(found.classes)),
-        ("images", " × ".join(map(str, found.probes.shape[1:]))),
-        ("generator", type(found.generator).__name__ if ours else manifest.get("generator")),
-        ("features", found.flow.features),
-        ("plan", describe(found.plan)),
-        *((f"reliability {r.reliability:.2f}", describe(r.plan)) for r in found.front),
-        ("fast", found.fast and f"{describe(found.fast.plan)}, {found.fast.solver}"),
-        ("preprocessing", found.preprocessing),
-        *(("training", f"{key}: {value}") for key, value in found.training.items()),
-        ("agreement", found.agreement),
+        ("classifier", loaded.classifier_name),
+        ("classes", ", ".join(loaded.classes)),
+        ("images", " × ".join(map(str, loaded.probes.shape[1:]))),
+        ("generator", type(loaded.generator).__name__ if ours else manifest.get("generator")),
+        ("features", loaded.flow.features),
+        ("plan", describe(loaded.plan)),
+        *(("front", f"reliability {r.reliability:.2f}: {describe(r.plan)}") for r in loaded.front),
+        ("fast plan", loaded.fast and f"{describe(loaded.fast.plan)}, {loaded.fast.solver}"),
+        ("preprocessing", loaded.preprocessing),
+        *(("training", f"{key}: {value}") for key, value in loaded.training.items()),
+        ("agreement", loaded.agreement),
         *(
             ("file", f"{name}, {record['bytes']} bytes, sha256 {record['sha256'][:16]}…, whole")
             for name, record in manifest["files"].items()
@@ -122,12 +124,12 @@ def inspect(
     for name, value in lines:
         if value is not None:
             console.print(
-                f"{name:<14}{plain(value)}", markup=False, highlight=False, soft_wrap=True
+                f"{name:<14}{printable(value)}", markup=False, highlight=False, soft_wrap=True
             )
 
 
-class _Absent:
-    """Stands for a generator that is not in the bundle, with the shapes that the manifest says."""
+class _AbsentGenerator:
+    """A placeholder for a generator that is not in the bundle, with the manifest's shapes."""
 
     def __init__(self, manifest: dict[str, Any]) -> None:
         self.features, self.shape = manifest.get("features"), manifest.get("shape")

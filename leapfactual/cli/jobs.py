@@ -1,76 +1,48 @@
-"""From a folder of pictures to a page or to more pictures: fit, explain, evaluate, augment."""
+"""The commands fit, explain, evaluate and augment: parse, call a job, print."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.markup import escape
+from rich.table import Table
 
-from .. import masks
-from ..bundle import Bundle
-from ..classifiers import open_classifier, undo_stretch
-from ..data import Images, Table, open_data
-from ..errors import InputError
-from ..imaging import paste
-from ..jobs import explain as explaining
-from ..jobs.labels import Votes, read_votes
-from ..leaps import Stage, describe, parse
-from ..solvers import Solver
-from ..types import Classifier
+from ..leaps import describe
 from .classifier_cache import recall, remember
-from .options import Config, Device, Json, Quiet, Seed, check_device, console, print_json, talk
+from .options import (
+    AllTargets,
+    BundleFolder,
+    ClassifierName,
+    Config,
+    Device,
+    Fast,
+    Force,
+    ImagePaths,
+    Json,
+    OracleName,
+    Out,
+    OutputType,
+    PlanText,
+    Quiet,
+    Reliability,
+    Reporter,
+    Seed,
+    check_device,
+    console,
+    print_json,
+    progress_bar,
+)
 
-Pictures = Annotated[
-    list[Path],
-    typer.Argument(
-        help="A folder of class folders, a flat folder, a zip of either, files, an .npz or HDF5 "
-        "file, or a .csv table.",
-    ),
-]
-Where = Annotated[Path, typer.Argument(help="The folder of the bundle.")]
-Asked = Annotated[
-    str | None,
-    typer.Option(
-        "--classifier",
-        help="The classifier, where `fit` did not note it: file.py:name, module:name, file.onnx.",
-    ),
-]
-Oracle = Annotated[
-    str | None, typer.Option(help="A second, independent classifier, named like the first.")
-]
-OutputType = Annotated[
-    str | None,
-    typer.Option(
-        help="What the classifier answers with, if a look does not tell: labels, names, "
-        "probabilities, logits."
-    ),
-]
-Plan = Annotated[
-    str | None,
-    typer.Option(help="The exact plan instead, such as 'blend(15, 0.1), inject(5, 0, 0.1)'."),
-]
-Reliability = Annotated[
-    float | None,
-    typer.Option(
-        help="From 0, just across the boundary, to 1, as typical as the class's own images.",
-        min=0.0,
-        max=1.0,
-    ),
-]
-Fast = Annotated[
-    bool,
-    typer.Option("--fast", help="The cheapest plan that is no worse than the paper's reliable."),
-]
-Force = Annotated[
-    bool, typer.Option("--force", help="Explain a classifier that the bundle does not recognise.")
-]
+if TYPE_CHECKING:
+    from ..jobs.fit import Fitted
+    from ..jobs.job import Inputs
+
+MAX_BROKEN_SHOWN = 5
 
 
 def fit(
-    images: Pictures,
-    out: Annotated[Path, typer.Option("--out", help="The bundle's folder.", file_okay=False)],
+    images: ImagePaths,
+    *,
     classifier: Annotated[
         str | None,
         typer.Option(
@@ -87,20 +59,21 @@ def fit(
             dir_okay=False,
         ),
     ] = None,
-    oracle: Oracle = None,
+    output_type: OutputType = None,
+    oracle: OracleName = None,
     classes: Annotated[
         str | None,
         typer.Option(
-            help="What the classes are called, with commas, in the order of the labels; the "
-            "folders' names when not given."
+            help="The names of the classes, with commas, in the order of the labels. Defaults to "
+            "the folders' names."
         ),
     ] = None,
-    output_type: OutputType = None,
     size: Annotated[
         tuple[int, int] | None, typer.Option(help="Height and width to resize images to.")
     ] = None,
     channels: Annotated[
-        int | None, typer.Option(help="1 for grey, 3 for colour; what the first image has.")
+        int | None,
+        typer.Option(help="1 for grey, 3 for colour. Defaults to what the first image has."),
     ] = None,
     stretch: Annotated[
         str,
@@ -128,21 +101,22 @@ def fit(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Go on although the classifier does not recognise reconstructions."
+            "--force", help="Go on although the classifier does not recognize reconstructions."
         ),
     ] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace a bundle that is there.")] = False,
-    device: Device = "cpu",
     seed: Seed = 0,
+    device: Device = "cpu",
+    out: Annotated[Path, typer.Option("--out", help="The bundle's folder.", file_okay=False)],
+    overwrite: Annotated[bool, typer.Option(help="Replace a bundle that is there.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     config: Config = None,
 ) -> None:
     """Train a generator and a flow for your images and your classifier, and choose a plan.
 
-    Looks at the data first and says what it sees; stops with advice when the classifier does not
-    recognise reconstructions; chooses step sizes and numbers of leaps on images held out. An
-    interrupted fit goes on when the same command is given again.
+    Summarizes the data first; stops with advice when the classifier does not recognize
+    reconstructions; chooses step sizes and numbers of leaps on held-out images. An interrupted fit
+    resumes when the same command is given again.
 
     Example: leapfactual fit photos/ --classifier my_models.py:predict --out my-bundle
 
@@ -150,78 +124,51 @@ def fit(
 
     With people's labels: leapfactual fit photos/ --votes labels.csv --out our-bundle
     """
-    from ..jobs.fit import Recipe, choose_stretch, fit_bundle
+    from ..jobs.fit import Recipe, fit_bundle
+    from ..jobs.subject import open_subject
 
-    if (classifier is None) == (votes is None):
-        raise InputError(
-            "say whose judgement to explain: --classifier NAME, or --votes FILE.csv for people's."
-        )
     check_device(device)
-    with talk("looking at the data", quiet=quiet or as_json) as say:
-        found = _opened(images, size, channels)
-        named = [name.strip() for name in classes.split(",")] if classes else list(found.classes)
-        example = found[list(range(min(8, len(found))))].to(device)
-        asked: Classifier | Votes
-        if votes is not None:
-            asked = read_votes(votes, found, named or None)
-            named = list(asked.classes)
-        else:
-            asked = open_classifier(str(classifier), example, named, output_type=output_type)
-            named = _names(asked, example, named)
-        second = open_classifier(oracle, example, named) if oracle else None
-        if stretch == "auto":
-            stretch = choose_stretch(found)
-            if stretch != "none":
-                say.tell(
-                    "The images are almost all black, so the generator sees them stretched "
-                    f"({stretch}); the classifier gets them as they are. See --stretch."
-                )
-        if isinstance(found, Images):
-            found = found.stretched(stretch)
-            if not isinstance(asked, Votes):
-                asked = undo_stretch(asked, stretch)
-            second = None if second is None else undo_stretch(second, stretch)
+    with progress_bar("reading the data", quiet=quiet or as_json) as reporter:
+        subject = open_subject(
+            images,
+            classifier=classifier,
+            votes=votes,
+            oracle=oracle,
+            classes=_split(classes),
+            output_type=output_type,
+            size=size,
+            channels=channels,
+            stretch=stretch,
+            device=device,
+            log=reporter.log,
+        )
         fitted = fit_bundle(
-            found,
-            asked,
+            subject.images,
+            subject.classifier,
             out,
-            classes=named,
+            classes=subject.classes,
             recipe=Recipe(generator, features, epochs, flow_epochs, rotate, seed),
-            oracle=second,
-            named=classifier or f"people, {asked!r}",
+            oracle=subject.oracle,
+            classifier_name=subject.classifier_name,
             force=force,
             overwrite=overwrite,
             device=device,
-            tell=say.tell,
-            progress=say.progress,
+            log=reporter.log,
+            on_progress=reporter.on_progress,
         )
     if classifier is not None:
         remember(out, classifier)
-    front = [
-        {"reliability": r.reliability, "plan": describe(r.plan), **r.numbers}
-        for r in fitted.search.front
-    ]
     if as_json:
-        print_json(
-            {
-                "bundle": str(out),
-                "seen": fitted.seen,
-                "agreement": fitted.agreement.record(),
-                "why": fitted.search.why,
-                "front": front,
-                "paper": [{"plan": describe(r.plan), **r.numbers} for r in fitted.search.paper],
-                "seconds": fitted.seconds,
-            }
-        )
+        print_json(_fit_json(out, fitted))
     elif not quiet:
-        _show_front(front, fitted.search.paper)
-        target = named[0] if len(named[0].split()) == 1 else f"'{named[0]}'"
+        _print_front(fitted)
+        name = subject.classes[0]
+        target = name if len(name.split()) == 1 else f"'{name}'"
         console.print(f"\nWrote the bundle to [bold]{escape(str(out))}[/]. Go on with\n")
-        given = " ".join(str(path) for path in images[:1])
         console.print(
-            f"  leapfactual explain {out} {given} --target {target} --reliable --out report"
+            f"  leapfactual explain {out} {images[0]} --target {target} --reliable --out report"
             if votes is None
-            else f"  leapfactual people create {out} {given} --target {target} --question '…'",
+            else f"  leapfactual people create {out} {images[0]} --target {target} --question '…'",
             markup=False,
             highlight=False,
             soft_wrap=True,
@@ -229,25 +176,18 @@ def fit(
 
 
 def explain(
-    bundle: Where,
-    images: Pictures,
-    out: Annotated[Path, typer.Option("--out", help="The folder to write to.", file_okay=False)],
+    bundle: BundleFolder,
+    images: ImagePaths,
+    *,
     target: Annotated[str | None, typer.Option(help="The class to reach, by its name.")] = None,
-    all_targets: Annotated[
-        bool, typer.Option("--all-targets", help="Every class but the image's own.")
-    ] = False,
+    all_targets: AllTargets = False,
     targets: Annotated[
         Path | None,
         typer.Option(help="A CSV file with the columns image and target.", dir_okay=False),
     ] = None,
-    reliable: Annotated[
-        bool, typer.Option("--reliable", help="Make reliable counterfactuals beside the nearest.")
-    ] = False,
-    reliability: Reliability = None,
-    fast: Fast = False,
-    plan: Plan = None,
-    classifier: Asked = None,
+    classifier: ClassifierName = None,
     output_type: OutputType = None,
+    force: Force = False,
     mask: Annotated[
         Path | None,
         typer.Option(
@@ -255,16 +195,22 @@ def explain(
             dir_okay=False,
         ),
     ] = None,
+    reliable: Annotated[
+        bool, typer.Option("--reliable", help="Make reliable counterfactuals beside the nearest.")
+    ] = False,
+    reliability: Reliability = None,
+    fast: Fast = False,
+    plan: PlanText = None,
     alternatives: Annotated[
         int, typer.Option(help="How many different counterfactuals to make of each image.", min=1)
     ] = 1,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    out: Out,
     shown: Annotated[
         int, typer.Option("--page", help="How many counterfactuals the page shows.", min=1)
     ] = 100,
     title: Annotated[str, typer.Option(help="The heading of the page.")] = "Counterfactuals",
-    force: Force = False,
-    device: Device = "cpu",
-    seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
     config: Config = None,
@@ -272,7 +218,7 @@ def explain(
     """Make counterfactuals of images, with a page to look at.
 
     Writes index.html, which opens in any browser without a network, pictures, animations and
-    tables for other programs. An interrupted run goes on when the same command is given again.
+    tables for other programs. An interrupted run resumes when the same command is given again.
 
     Example: leapfactual explain my-bundle photos/ --target cat --reliable --out report
 
@@ -282,29 +228,31 @@ def explain(
 
     Only there: leapfactual explain my-bundle photos/ --target cat --mask ears.png --out report
     """
-    with talk("opening", quiet=quiet or as_json) as say:
-        loaded, asked, found = _ready(bundle, images, classifier, output_type, device)
-        where = None if mask is None else masks.fit_mask(masks.read(mask), loaded.probes)
-        pairs = _pairs(loaded, asked, found, target, all_targets, targets, where)
-        chosen, solver = _plan(loaded, plan, reliability, fast)
-        further = _plan(loaded, None, 1.0, False)[0] if reliable else None
-        job = explaining.Job(
-            loaded,
-            asked,
-            found,
+    from ..jobs.explain import explain_all
+    from ..jobs.job import choose_plan
+    from ..jobs.pairs import choose_pairs
+
+    with progress_bar("opening", quiet=quiet or as_json) as reporter:
+        inputs = _open(bundle, images, classifier, output_type, device)
+        where = None if mask is None else inputs.read_mask(mask)
+        pairs = choose_pairs(
+            inputs, target=target, all_targets=all_targets, targets=targets, mask=where
+        )
+        chosen, solver = choose_plan(inputs.bundle, plan=plan, reliability=reliability, fast=fast)
+        job = inputs.job(
             pairs,
             chosen,
-            further,
-            shown,
-            title,
-            force,
-            solver,
+            solver=solver,
+            reliable=choose_plan(inputs.bundle, reliability=1.0)[0] if reliable else None,
             mask=where,
             alternatives=alternatives,
             seed=seed,
+            shown=shown,
+            title=title,
+            force=force,
         )
-        summary = explaining.explain_all(job, out, say.progress)
-        _left_out(found, say.tell)
+        summary = explain_all(job, out, reporter.on_progress)
+        _log_broken(inputs, reporter)
     if as_json:
         print_json({**summary, "page": str(out / "index.html")})
     elif not quiet:
@@ -316,67 +264,69 @@ def explain(
 
 
 def evaluate(
-    bundle: Where,
-    images: Pictures,
-    out: Annotated[
-        Path, typer.Option("--out", help="The folder to write to.", file_okay=False)
-    ] = Path("evaluation"),
+    bundle: BundleFolder,
+    images: ImagePaths,
+    *,
     target: Annotated[
-        str | None, typer.Option(help="One class to reach; one drawn for each when not given.")
+        str | None,
+        typer.Option(help="One class to reach. Defaults to one drawn for each image."),
     ] = None,
-    all_targets: Annotated[
-        bool, typer.Option("--all-targets", help="Every class but the image's own.")
-    ] = False,
+    all_targets: AllTargets = False,
+    classifier: ClassifierName = None,
+    output_type: OutputType = None,
+    force: Force = False,
+    oracle: OracleName = None,
     reliable: Annotated[
         bool, typer.Option("--reliable", help="The reliable plan: the same as --reliability 1.")
     ] = False,
     reliability: Reliability = None,
     fast: Fast = False,
-    plan: Plan = None,
-    oracle: Oracle = None,
-    classifier: Asked = None,
-    output_type: OutputType = None,
-    force: Force = False,
-    device: Device = "cpu",
+    plan: PlanText = None,
     seed: Seed = 0,
+    device: Device = "cpu",
+    out: Out = Path("evaluation"),
     as_json: Json = False,
     quiet: Quiet = False,
     config: Config = None,
 ) -> None:
     """Measure a bundle on images: each metric with its error, and each pair of classes.
 
-    Writes evaluation.json and evaluation.md. An interrupted run goes on when the same command is
+    Writes evaluation.json and evaluation.md. An interrupted run resumes when the same command is
     given again.
 
     Example: leapfactual evaluate my-bundle photos/ --reliable --oracle my_models.py:strong
     """
-    from ..jobs.evaluate import evaluate_all, random_pairs
+    from ..jobs.evaluate import evaluate_all
+    from ..jobs.job import choose_plan
+    from ..jobs.pairs import choose_pairs, find_sources, random_pairs
 
-    with talk("opening", quiet=quiet or as_json) as say:
-        loaded, asked, found = _ready(bundle, images, classifier, output_type, device)
-        second = _oracle(oracle, loaded, found) if oracle else None
+    with progress_bar("opening", quiet=quiet or as_json) as reporter:
+        inputs = _open(bundle, images, classifier, output_type, device)
+        second = inputs.open_oracle(oracle) if oracle else None
         if target is None and not all_targets:
-            pairs = random_pairs(_sources(loaded, asked, found), len(loaded.classes), seed)
+            pairs = random_pairs(find_sources(inputs), len(inputs.bundle.classes), seed)
         else:
-            pairs = _pairs(loaded, asked, found, target, all_targets, None)
-        chosen, solver = _plan(loaded, plan, 1.0 if reliable else reliability, fast)
-        job = explaining.Job(loaded, asked, found, pairs, chosen, force=force, solver=solver)
-        result = evaluate_all(job, out, oracle=second, seed=seed, progress=say.progress)
-        _left_out(found, say.tell)
+            pairs = choose_pairs(inputs, target=target, all_targets=all_targets)
+        chosen, solver = choose_plan(
+            inputs.bundle, plan=plan, reliability=1.0 if reliable else reliability, fast=fast
+        )
+        job = inputs.job(pairs, chosen, solver=solver, force=force)
+        result = evaluate_all(job, out, oracle=second, seed=seed, on_progress=reporter.on_progress)
+        _log_broken(inputs, reporter)
     if as_json:
-        print_json(result.record())
+        print_json(result.to_json())
     elif not quiet:
         console.print(result.markdown(), markup=False, highlight=False, soft_wrap=True)
         console.print(f"\nWrote evaluation.json and evaluation.md to [bold]{escape(str(out))}[/].")
 
 
 def augment(
-    bundle: Where,
-    images: Pictures,
-    out: Annotated[Path, typer.Option("--out", help="The folder to write to.", file_okay=False)],
+    bundle: BundleFolder,
+    images: ImagePaths,
+    *,
     to: Annotated[
         str | None,
-        typer.Option(help="The classes to make, with commas; every other class when not given."),
+        typer.Option(help="The classes to make, with commas. Defaults to every other class."),
     ] = None,
     rare: Annotated[
         bool, typer.Option("--rare", help="Only classes with fewer images than an equal share.")
@@ -384,6 +334,9 @@ def augment(
     share: Annotated[
         float, typer.Option(help="The share of all counterfactuals to make, drawn at random.")
     ] = 1.0,
+    classifier: ClassifierName = None,
+    output_type: OutputType = None,
+    force: Force = False,
     valid: Annotated[
         bool, typer.Option(help="Keep only what the classifier gives to the target class.")
     ] = True,
@@ -399,12 +352,10 @@ def augment(
     ] = None,
     reliability: Reliability = None,
     fast: Fast = False,
-    plan: Plan = None,
-    classifier: Asked = None,
-    output_type: OutputType = None,
-    force: Force = False,
-    device: Device = "cpu",
+    plan: PlanText = None,
     seed: Seed = 0,
+    device: Device = "cpu",
+    out: Out,
     as_json: Json = False,
     quiet: Quiet = False,
     config: Config = None,
@@ -412,189 +363,99 @@ def augment(
     """Make training data: reliable counterfactuals, in a folder for each class.
 
     Writes pictures, manifest.csv, with a line for each, kept or not, and summary.json. An
-    interrupted run goes on when the same command is given again.
+    interrupted run resumes when the same command is given again.
 
     Example: leapfactual augment my-bundle photos/ --typical 20 --out more-photos
 
     Rare classes only: leapfactual augment my-bundle photos/ --rare --out more-photos
     """
-    from ..jobs.augment import Filters, augment_all, chosen_pairs, rare_classes
+    from ..jobs.augment import Filters, augment_all
+    from ..jobs.job import choose_plan
+    from ..jobs.pairs import augmentation_pairs
 
-    if to is not None and rare:
-        raise InputError("give --to or --rare, not both.")
-    with talk("opening", quiet=quiet or as_json) as say:
-        loaded, asked, found = _ready(bundle, images, classifier, output_type, device)
-        others = [_oracle(oracle, loaded, found) for oracle in oracles or []]
-        sources = _sources(loaded, asked, found)
-        targets = list(range(len(loaded.classes)))
-        if to is not None:
-            named = [name.strip() for name in to.split(",")]
-            targets = [explaining.target_named(name, loaded.classes) for name in named]
-        elif rare:
-            targets = rare_classes(sources, len(loaded.classes))
-            say.tell(f"Rare are {', '.join(loaded.classes[k] for k in targets)}.")
-        pairs = chosen_pairs(sources, targets, share=share, seed=seed)
-        if plan is None and reliability is None and not fast:
-            reliability = 1.0 if loaded.front else None
-        chosen, solver = _plan(loaded, plan, reliability, fast)
-        job = explaining.Job(loaded, asked, found, pairs, chosen, force=force, solver=solver)
-        summary = augment_all(job, out, Filters(valid, typical, others), say.progress)
-        _left_out(found, say.tell)
+    with progress_bar("opening", quiet=quiet or as_json) as reporter:
+        inputs = _open(bundle, images, classifier, output_type, device)
+        filters = Filters(valid, typical, [inputs.open_oracle(name) for name in oracles or []])
+        pairs = augmentation_pairs(
+            inputs,
+            to=None if to is None else _split(to),
+            rare=rare,
+            share=share,
+            seed=seed,
+            log=reporter.log,
+        )
+        if plan is None and reliability is None and not fast and inputs.bundle.front:
+            reliability = 1.0
+        chosen, solver = choose_plan(inputs.bundle, plan=plan, reliability=reliability, fast=fast)
+        job = inputs.job(pairs, chosen, solver=solver, force=force)
+        summary = augment_all(job, out, filters, reporter.on_progress)
+        _log_broken(inputs, reporter)
     if as_json:
         print_json(summary)
     elif not quiet:
         for name, count in summary["kept"].items():
             console.print(f"{escape(name)}: {count} of {summary['made'][name]}", highlight=False)
-        for why, count in summary["left out"].items():
-            console.print(f"left out, {why}: {count}", highlight=False)
+        for reason, count in summary["left out"].items():
+            console.print(f"left out, {reason}: {count}", highlight=False)
         console.print(f"\nWrote the pictures and manifest.csv to [bold]{escape(str(out))}[/].")
 
 
-def _opened(
-    images: list[Path], size: tuple[int, int] | None, channels: int | None
-) -> Images | Table:
-    if len(images) == 1:
-        return open_data(images[0], size=size, channels=channels)
-    folders = [path for path in images if path.is_dir()]
-    if folders:
-        raise InputError(
-            f"{folders[0]} is a folder. Give one folder, or files: not several folders."
-        )
-    return open_data(images, size=size, channels=channels)
+def _split(names: str | None) -> list[str]:
+    return [name.strip() for name in names.split(",")] if names else []
 
 
-def _ready(
-    folder: Path, images: list[Path], spec: str | None, output_type: str | None, device: str
-) -> tuple[Bundle, Classifier, Images | Table]:
-    """Opens bundle, classifier and images, and sees that they fit."""
+def _open(
+    bundle: Path,
+    images: list[Path],
+    classifier: str | None,
+    output_type: str | None,
+    device: str,
+) -> "Inputs":
+    """Opens what a job reads; the classifier, where it is not named, as `fit` noted it."""
+    from ..jobs.job import open_inputs
+
     check_device(device)
-    bundle = Bundle.load(folder).to(device)
-    shape = tuple(bundle.probes.shape[1:])
-    where = None
-    if spec is None:
-        spec, where = recall(folder, bundle.classifier_name)
-    if len(shape) == 3:
-        found = _opened(images, (shape[1], shape[2]), shape[0])
-        if isinstance(found, Table):
-            size = " × ".join(map(str, shape))
-            raise InputError(f"this bundle explains images of {size}; {images[0]} is a table.")
-    else:
-        found = _opened(images, None, None)
-        columns = bundle.training.get("columns")
-        if not isinstance(found, Table) or (columns and list(found.columns) != columns):
-            raise InputError(
-                f"this bundle explains a table with the columns {columns}; {images[0]} has "
-                f"{list(found.columns) if isinstance(found, Table) else 'images'}."
-            )
-    stretch = str(bundle.training.get("stretch", "none"))
-    if isinstance(found, Images):
-        found = found.stretched(stretch)
-    asked = open_classifier(
-        spec, bundle.probes[:8].to(device), bundle.classes, output_type=output_type, folder=where
+    folder = None
+    if classifier is None:
+        classifier, folder = recall(bundle)
+    return open_inputs(
+        bundle, images, classifier, folder=folder, output_type=output_type, device=device
     )
-    return bundle, undo_stretch(asked, stretch), found
 
 
-def _names(classifier: Classifier, example: torch.Tensor, named: list[str]) -> list[str]:
-    """Returns the names of the classes that a classifier tells apart."""
-    count = classifier(example).shape[1]
-    if not named:
-        return [str(k) for k in range(count)]
-    if len(named) != count:
-        raise InputError(
-            f"the classifier tells {count} classes apart, but there are {len(named)} names: "
-            f"{', '.join(named[:8])}. Name them with --classes, in the order of its answers."
-        )
-    return named
+def _log_broken(inputs: "Inputs", reporter: Reporter) -> None:
+    broken = inputs.images.broken
+    for item in broken[:MAX_BROKEN_SHOWN]:
+        reporter.log(f"left out {item.name}: {item.reason}")
+    if len(broken) > MAX_BROKEN_SHOWN:
+        reporter.log(f"and {len(broken) - MAX_BROKEN_SHOWN} more")
 
 
-def _plan(
-    bundle: Bundle, plan: str | None, reliability: float | None, fast: bool
-) -> tuple[Sequence[Stage], Solver | None]:
-    """Returns the plan that is asked for, and how it integrates where that is not as usual."""
-    if (plan is not None) + (reliability is not None) + fast > 1:
-        raise InputError("give --plan, --reliability or --fast: one of them.")
-    if plan is not None:
-        return parse(plan), None
-    if not fast:
-        return (
-            bundle.plan if reliability is None else bundle.operating_point(reliability).plan
-        ), None
-    if bundle.fast is None:
-        raise InputError(
-            "this bundle has no fast plan: none that was tried came up to the paper's. Leave "
-            "--fast out, or give a --plan."
-        )
-    return bundle.fast.plan, bundle.fast.solver
+def _fit_json(out: Path, fitted: "Fitted") -> dict[str, Any]:
+    return {
+        "bundle": str(out),
+        "data": fitted.summary,
+        "agreement": fitted.agreement.to_json(),
+        "why": fitted.search.why,
+        "front": [
+            {"reliability": r.reliability, "plan": describe(r.plan), **r.numbers}
+            for r in fitted.search.front
+        ],
+        "paper": [{"plan": describe(r.plan), **r.numbers} for r in fitted.search.paper],
+        "seconds": fitted.seconds,
+    }
 
 
-@torch.no_grad()
-def _sources(
-    bundle: Bundle,
-    classifier: Classifier,
-    images: Images | Table,
-    mask: torch.Tensor | None = None,
-) -> list[int]:
-    """Returns what the classifier says of each image's reconstruction, in a mask if given."""
-    found: list[int] = []
-    for x in images.batches(256):
-        x = x.to(bundle.device)
-        back = bundle.generator.decode(bundle.generator.encode(x))
-        back = back if mask is None else paste(back, x, mask)
-        found += classifier(back).argmax(1).tolist()
-    return found
-
-
-def _pairs(
-    bundle: Bundle,
-    classifier: Classifier,
-    images: Images | Table,
-    target: str | None,
-    all_targets: bool,
-    targets: Path | None,
-    mask: torch.Tensor | None = None,
-) -> list[tuple[int, int]]:
-    if sum((target is not None, all_targets, targets is not None)) != 1:
-        raise InputError(
-            "say what the images are to become, in one way: --target CLASS, --all-targets, or "
-            f"--targets FILE.csv. The classes are {', '.join(bundle.classes)}."
-        )
-    if target is not None:
-        wanted = explaining.target_named(target, bundle.classes)
-        return [(row, wanted) for row in range(len(images))]
-    if targets is not None:
-        return explaining.listed_pairs(targets, images, bundle.classes)
-    return explaining.all_pairs(_sources(bundle, classifier, images, mask), len(bundle.classes))
-
-
-def _oracle(spec: str, bundle: Bundle, images: Images | Table) -> Classifier:
-    """Opens a second classifier, which sees images as the first one does."""
-    example = images[list(range(min(8, len(images))))].to(bundle.device)
-    stretch = str(bundle.training.get("stretch", "none"))
-    return undo_stretch(open_classifier(spec, example, bundle.classes), stretch)
-
-
-def _left_out(images: Images | Table, tell: Any) -> None:  # noqa: ANN401 - a function of a sentence
-    for broken in images.broken[:5]:
-        tell(f"left out {broken.name}: {broken.reason}")
-    if len(images.broken) > 5:
-        tell(f"and {len(images.broken) - 5} more")
-
-
-def _show_front(front: list[dict[str, Any]], paper: Any) -> None:  # noqa: ANN401 - rated plans
-    from rich.table import Table as Printed
-
-    table = Printed(title="The plans, on images held out", title_justify="left")
-    names = [name for name in front[0] if name not in ("reliability", "plan")]
+def _print_front(fitted: "Fitted") -> None:
+    search = fitted.search
+    names = list(search.front[0].numbers)
+    table = Table(title="The front of plans, on held-out images", title_justify="left")
     table.add_column("reliability", justify="right")
     table.add_column("plan")
     for name in names:
         table.add_column(name, justify="right")
-    for rated in front:
-        table.add_row(
-            f"{rated['reliability']:.2f}", rated["plan"], *(f"{rated[name]:.4g}" for name in names)
-        )
-    for rated in paper:
+    labelled = [(f"{rated.reliability:.2f}", rated) for rated in search.front]
+    for label, rated in (*labelled, *(("paper", rated) for rated in search.paper)):
         values = (f"{rated.numbers[name]:.4g}" for name in names)
-        table.add_row("paper", describe(rated.plan), *values)
+        table.add_row(label, describe(rated.plan), *values)
     console.print(table)

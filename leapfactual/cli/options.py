@@ -1,4 +1,8 @@
-"""What the commands share: options, progress, output."""
+"""What the commands share: options, progress, output.
+
+Options are listed in the order in which a command's help shows them: the data, the plan, the
+output.
+"""
 
 import json
 import tomllib
@@ -46,13 +50,69 @@ def _configure(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-Out = Annotated[Path, typer.Option("--out", help="The folder to write to.", file_okay=False)]
+# Data: what is explained.
+BundleFolder = Annotated[Path, typer.Argument(help="The folder of the bundle.")]
+ImagePaths = Annotated[
+    list[Path],
+    typer.Argument(
+        help="A folder of class folders, a flat folder, a zip of either, files, an .npz or HDF5 "
+        "file, or a .csv table.",
+    ),
+]
+ClassifierName = Annotated[
+    str | None,
+    typer.Option(
+        "--classifier",
+        help="The classifier, where `fit` did not note it: file.py:name, module:name, file.onnx.",
+    ),
+]
+OutputType = Annotated[
+    str | None,
+    typer.Option(
+        help="What the classifier answers with, if its first answer does not show: labels, names, "
+        "probabilities, logits."
+    ),
+]
+OracleName = Annotated[
+    str | None,
+    typer.Option("--oracle", help="A second, independent classifier, named like the first."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Explain a classifier that the bundle does not recognize.")
+]
+AllTargets = Annotated[
+    bool, typer.Option("--all-targets", help="Every class but the image's own.")
+]
+
+# The plan: how.
+PlanText = Annotated[
+    str | None,
+    typer.Option(
+        "--plan", help="The exact plan instead, such as 'blend(15, 0.1), inject(5, 0, 0.1)'."
+    ),
+]
+Reliability = Annotated[
+    float | None,
+    typer.Option(
+        help="The operating point on the bundle's front, from 0, just across the boundary, to 1, "
+        "as typical as the class's own images.",
+        min=0.0,
+        max=1.0,
+    ),
+]
+Fast = Annotated[
+    bool,
+    typer.Option("--fast", help="The cheapest plan that is no worse than the paper's reliable."),
+]
 Seed = Annotated[
     int, typer.Option("--seed", help="The seed of everything random.", min=0, max=2**31 - 1)
 ]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda.")]
+
+# The output: where to, and how it is printed.
+Out = Annotated[Path, typer.Option("--out", help="The folder to write to.", file_okay=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -66,15 +126,20 @@ Config = Annotated[
 
 
 @dataclass(frozen=True)
-class Talk:
-    """Is how a command speaks while it works: sentences and a bar, both to standard error."""
+class Reporter:
+    """What a command calls while it works; sentences and a bar go to standard error.
 
-    tell: Callable[[str], None]
-    progress: Callable[[float, str], None]
+    Arguments:
+        log: Prints a sentence.
+        on_progress: Moves the bar to the share that is done, with a description.
+    """
+
+    log: Callable[[str], None]
+    on_progress: Callable[[float, str], None]
 
 
 @contextmanager
-def talk(what: str, *, quiet: bool = False) -> Iterator[Talk]:
+def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Reporter]:
     """Shows a bar with the time left, above it sentences; or nothing."""
     columns = (
         TextColumn("{task.description}"),
@@ -88,7 +153,7 @@ def talk(what: str, *, quiet: bool = False) -> Iterator[Talk]:
         task = bar.add_task(what, total=1.0)
         now = what
 
-        def move(done: float, message: str) -> None:
+        def on_progress(done: float, message: str) -> None:
             nonlocal now, task
             if message.split(" ")[0] != now.split(" ")[0]:
                 bar.remove_task(task)
@@ -96,11 +161,11 @@ def talk(what: str, *, quiet: bool = False) -> Iterator[Talk]:
             now = message
             bar.update(task, completed=done, description=message)
 
-        def tell(text: str) -> None:
+        def log(text: str) -> None:
             if not quiet:
                 bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-        yield Talk(tell, move)
+        yield Reporter(log, on_progress)
 
 
 def print_json(value: object) -> None:
@@ -109,7 +174,7 @@ def print_json(value: object) -> None:
 
 
 def check_device(name: str) -> None:
-    """Wants a device that torch can compute on."""
+    """Checks that torch can compute on a device."""
     import torch
 
     try:
@@ -135,6 +200,6 @@ def show_rows(title: str, rows: list[tables.Row], *, as_json: bool, quiet: bool)
         console.print(table)
 
 
-def plain(value: Any) -> str:  # noqa: ANN401 - whatever a stranger wrote
-    """Writes a value that a stranger chose without letting it steer the terminal."""
+def printable(value: Any) -> str:  # noqa: ANN401 - whatever a stranger wrote
+    """Returns a value as text whose control characters cannot steer the terminal."""
     return "".join(c if c.isprintable() else "�" for c in str(value))

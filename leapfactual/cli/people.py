@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InputError, MissingExtra
-from .options import Device, Json, Quiet, Seed, check_device, console, plain, print_json, talk
+from .options import (
+    Device,
+    Json,
+    Quiet,
+    Seed,
+    check_device,
+    console,
+    print_json,
+    printable,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
     from ..people import Database
@@ -156,7 +166,7 @@ def create(
         seed=seed,
         name=name,
     )
-    with talk("creating", quiet=quiet or as_json):
+    with progress_bar("creating", quiet=quiet or as_json):
         token, count = create_from_files(
             out, bundle, images or [], settings, target=target, targets=targets, gold=gold
         )
@@ -194,7 +204,7 @@ def invite(
         print_json(links)
     else:
         for name, link in links.items():
-            _print(f"{plain(name)}: {link}")
+            _print(f"{printable(name)}: {link}")
 
 
 @people.command()
@@ -246,7 +256,9 @@ def serve(
             worker=worker,
             bundle=bundle,
             device=device,
-            on_start=lambda url: _print(f"Serving {plain(campaign)} on {url}. Stop with Ctrl-C."),
+            on_start=lambda url: _print(
+                f"Serving {printable(campaign)} on {url}. Stop with Ctrl-C."
+            ),
         )
 
 
@@ -281,7 +293,9 @@ def status(campaign: Place, as_json: Json = False) -> None:
     if as_json:
         print_json(asdict(seen))
         return
-    _print(f"{plain(seen.name)}: {plain(seen.question)}{' (paused)' if seen.paused else ''}")
+    _print(
+        f"{printable(seen.name)}: {printable(seen.question)}{' (paused)' if seen.paused else ''}"
+    )
     _print("runs: " + ", ".join(f"{n} {what}" for what, n in sorted(seen.runs.items())))
     alpha = "" if seen.alpha is None else f"; agreement α = {seen.alpha:.2f}"
     _print(f"votes: {seen.votes}, of which {seen.counted} count{alpha}")
@@ -295,10 +309,12 @@ def status(campaign: Place, as_json: Json = False) -> None:
         right = "" if p["right"] is None else f", {p['right']:.0%} right on {p['gold']} gold"
         if p["estimate"] is not None:
             right += f", about {p['estimate']:.0%} on all"
-        _print(f"  {plain(p['name'])}{' (voided)' if p['voided'] else ''}: {p['votes']}{right}")
+        _print(
+            f"  {printable(p['name'])}{' (voided)' if p['voided'] else ''}: {p['votes']}{right}"
+        )
     for task, name in seen.stuck:
         what = f"leapfactual people adjudicate CAMPAIGN {task} CLASS"
-        _print(f"for you to decide, {plain(name)}: {what}")
+        _print(f"for you to decide, {printable(name)}: {what}")
 
 
 @people.command()
@@ -411,7 +427,7 @@ def void(
 
         doubted = exclude(db, name, rewind=rewind)
     done = "rewound where it mattered" if rewind else "marked as doubted"
-    _print(f"{plain(name)} can no longer vote. {len(doubted)} runs were {done}.")
+    _print(f"{printable(name)} can no longer vote. {len(doubted)} runs were {done}.")
 
 
 @people.command()
@@ -442,7 +458,9 @@ def retry(campaign: Place) -> None:
         from ..people import retry as try_again
 
         names = try_again(db)
-    _print(f"{len(names)} runs are tried again{': ' if names else ''}{plain(', '.join(names))}.")
+    _print(
+        f"{len(names)} runs are tried again{': ' if names else ''}{printable(', '.join(names))}."
+    )
 
 
 @people.command()
@@ -459,8 +477,8 @@ def verify(
     with _open(campaign) as db:
         from ..people import replay
 
-        with talk("replaying", quiet=quiet) as say:
-            report = replay(db, bundle, lambda share: say.progress(share, "replaying"), device)
+        with progress_bar("replaying", quiet=quiet) as say:
+            report = replay(db, bundle, lambda share: say.on_progress(share, "replaying"), device)
     for difference in report.differences:
         _print(difference)
     if report.differences:

@@ -5,16 +5,13 @@ to the originals, such images make a weak classifier better, and rare classes le
 counterfactual deserves that: what is not valid, not typical, or not agreed upon by other
 classifiers can be left out. The manifest names all of them, with the reason where one is not kept.
 
-Work is done in pieces, as in :mod:`leapfactual.jobs.explain`: memory stays flat, a kill costs
-little, and the same call goes on.
+Like every job, an augmentation resumes after a kill; see :mod:`leapfactual.jobs.job`.
 """
 
 import csv
 import json
 import re
-import shutil
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,19 +23,20 @@ from .. import checks
 from ..data import Images
 from ..errors import InputError
 from ..explanation import Explanation
-from ..files import atomic
+from ..files import atomic, json_number
 from ..imaging import to_pil, unstretch
 from ..metrics import l1
 from ..types import Classifier, silent
-from .explain import Job, begin, typical_of
+from .job import Job, OnProgress, Pieces, begin, write_json
 
-PIECE = 512
+# Nothing but the counterfactuals themselves is kept of a piece, so it is the largest.
+PAIRS_PER_PIECE = 512
 MANIFEST, SUMMARY = "manifest.csv", "summary.json"
 
 
 @dataclass(frozen=True, eq=False)
 class Filters:
-    """Says which counterfactuals are kept.
+    """The conditions under which a counterfactual is kept.
 
     Arguments:
         valid: Only those that the explained classifier gives to the target class.
@@ -54,195 +52,153 @@ class Filters:
         if not 0 <= checks.number(self.typical, "typical") <= 100:
             raise InputError(f"`typical` must be in percent, 0 to 100, got {self.typical!r}.")
 
-    def config(self) -> dict[str, object]:
-        """Returns what they are, as values that JSON can hold."""
+    def to_json(self) -> dict[str, object]:
+        """Returns the conditions, as values that JSON can hold."""
         return {"valid": self.valid, "typical": self.typical, "oracles": len(self.oracles)}
 
+    def reasons(self, e: Explanation, typical: Tensor, agreed: Tensor) -> list[str]:
+        """Returns why each counterfactual is not kept; nothing where it is.
 
-def rare_classes(sources: Sequence[int], classes: int) -> list[int]:
-    """Returns the classes that have fewer images than an equal share.
-
-    Example:
-        >>> rare_classes([0, 0, 0, 0, 1, 2, 2, 2], classes=3)
-        [1]
-    """
-    counts = Counter(sources)
-    return [k for k in range(classes) if counts[k] < len(sources) / classes]
-
-
-def chosen_pairs(
-    sources: Sequence[int],
-    targets: Sequence[int],
-    *,
-    share: float = 1.0,
-    seed: int = 0,
-) -> list[tuple[int, int]]:
-    """Pairs every image with every target that it is not, and draws a share of the pairs.
-
-    Example:
-        >>> chosen_pairs([0, 1], targets=[0, 1, 2])
-        [(0, 1), (0, 2), (1, 0), (1, 2)]
-    """
-    if not 0 < checks.number(share, "share") <= 1:
-        raise InputError(f"`share` must be above 0 and up to 1, got {share!r}.")
-    pairs = [(row, k) for row, source in enumerate(sources) for k in targets if k != source]
-    if share == 1:
-        return pairs
-    random = torch.Generator().manual_seed(seed)
-    kept = torch.randperm(len(pairs), generator=random)[: max(1, round(share * len(pairs)))]
-    return [pairs[n] for n in kept.sort().values.tolist()]
+        Arguments:
+            e: The explanation.
+            typical: The typicality of the counterfactuals, with shape ``(B,)``.
+            agreed: How many oracles give them to the target class, with shape ``(B,)``.
+        """
+        reasons = []
+        columns = e.valid.tolist(), typical.tolist(), agreed.tolist()
+        for valid, percent, votes in zip(*columns, strict=True):
+            if self.valid and not valid:
+                reasons.append("not valid")
+            elif self.typical and not percent >= self.typical:
+                reasons.append("not typical")
+            elif votes < len(self.oracles):
+                reasons.append("not agreed")
+            else:
+                reasons.append("")
+        return reasons
 
 
 def augment_all(
     job: Job,
     out: str | Path,
     filters: Filters | None = None,
-    progress: Callable[[float, str], object] = silent,
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Writes counterfactuals as a data set of class folders; goes on after an interruption.
+    """Writes counterfactuals as a data set of class folders; resumes after an interruption.
 
     Beside the folders stand ``manifest.csv``, with a line for every counterfactual, kept or not,
     and ``summary.json``.
 
     Arguments:
-        job: What to make: bundle, classifier, images, pairs and plan.
+        job: The job.
         out: The folder.
-        filters: Which counterfactuals are kept; the valid ones when not given.
-        progress: Is told the share that is done and what is going on.
+        filters: Which counterfactuals are kept. Defaults to the valid ones.
+        on_progress: Called with the share that is done and a sentence about it.
 
     Returns:
-        What the summary holds: how many were made and kept, of each class, and why others were
-        not.
+        The summary: how many were made and kept, of each class, and why others were not.
     """
     out, filters = Path(out), filters or Filters()
     if not isinstance(job.images, Images):
         raise InputError("`augment` makes pictures, but these are rows of a table.")
     if not job.pairs:
         raise InputError("there is nothing to make. Check the images and the targets.")
-    untold = job.bundle.flow.quantiles.isnan().all()
-    if filters.typical and untold:
+    if filters.typical and not job.has_typicality:
         raise InputError(
             "this bundle has no scale of typicality. Make it with `leapfactual fit`, or leave "
             "`typical` out."
         )
     explainer = job.explainer()
-    begin(out, {**job.describe(), "kind": "augmentation", **filters.config()})
+    begin(out, {**job.to_json(), "kind": "augmentation", **filters.to_json()})
     if (out / SUMMARY).exists():
         summary: dict[str, Any] = json.loads((out / SUMMARY).read_text())
         return summary
-    folders = _folders(job.bundle.classes)
-    for folder in (*folders, "parts"):
-        (out / folder).mkdir(exist_ok=True)
-    starts, called = range(0, len(job.pairs), PIECE), job.images.names
-    for start in starts:
-        record = out / "parts" / f"{start:08d}.json"
-        if not record.exists():
-            x, target = job.piece(start, PIECE)
-            found = explainer.explain(x, target)
-            names = [called[row] for row, _ in job.pairs[start : start + PIECE]]
-            rows = _filtered(job, found, names, filters, start)
-            for n, row in enumerate(rows):
-                if row["kept"]:
-                    image = unstretch(found.counterfactual[n], job.images.stretch)
-                    to_pil(image).save(out / folders[int(target[n])] / row["file"])
-            with atomic(record) as temporary:
-                temporary.write_text(json.dumps(rows))
-        done = min(start + PIECE, len(job.pairs))
-        progress(done / len(job.pairs), f"made {done} of {len(job.pairs)}")
-    return _finish(out, starts, job.bundle.classes)
+    folders = [out / name for name in folder_names(job.bundle.classes)]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    names, pieces = job.images.names, Pieces(job, out, PAIRS_PER_PIECE)
+    for piece in pieces.pending("made", on_progress):
+        x, target = piece.load()
+        e = explainer.explain(x, target)
+        rows = _rows(job, e, [names[row] for row, _ in piece.pairs], filters, piece.start)
+        for n, row in enumerate(rows):
+            if row["kept"]:
+                image = unstretch(e.counterfactual[n], job.images.stretch)
+                to_pil(image).save(folders[int(target[n])] / row["file"])
+        with atomic(piece.record) as temporary:
+            temporary.write_text(json.dumps(rows))
+    return _finish(job, out, folders, pieces)
 
 
-def _folders(classes: Sequence[str]) -> list[str]:
-    """Returns a folder's name for each class, all different."""
+def folder_names(classes: Sequence[str]) -> list[str]:
+    """Returns a folder's name for each class, all different.
+
+    Example:
+        >>> folder_names(["a/b", "a b", "..", "spiral"])
+        ['a_b-0', 'a_b-1', 'class', 'spiral']
+    """
     names = [re.sub(r"[^\w.-]+", "_", name).strip(".")[:80] or "class" for name in classes]
     return [name if names.count(name) == 1 else f"{name}-{n}" for n, name in enumerate(names)]
 
 
 @torch.no_grad()
-def _filtered(
+def _rows(
     job: Job, e: Explanation, names: Sequence[str], filters: Filters, start: int
 ) -> list[dict[str, Any]]:
     """Returns the manifest's lines for a piece."""
-    classes, typical = job.bundle.classes, typical_of(job, e)
+    classes, typical = job.bundle.classes, job.typicality(e)
     if typical is None:
         typical = torch.full_like(e.margin, torch.nan)
     agreed = torch.zeros_like(e.target)
     for oracle in filters.oracles:
         agreed += oracle(e.counterfactual).argmax(1).to(agreed.device) == e.target
-    columns = [
-        e.source.tolist(),
-        e.target.tolist(),
-        e.label.tolist(),
-        e.status,
-        e.margin.tolist(),
-        l1(e).tolist(),
-        typical.tolist(),
-        agreed.tolist(),
-        _reasons(e, typical, agreed, filters),
-    ]
+    source, target, label = e.source.tolist(), e.target.tolist(), e.label.tolist()
+    margin, distance, votes = e.margin.tolist(), l1(e).tolist(), agreed.tolist()
+    status, percent = e.status, typical.tolist()
+    reasons = filters.reasons(e, typical, agreed)
     rows = []
-    for n, (source, target, label, status, margin, distance, percent, votes, why) in enumerate(
-        zip(*columns, strict=True)
-    ):
-        stem = re.sub(r"[^\w.-]+", "_", Path(names[n]).stem)[-40:]
+    for n, name in enumerate(names):
+        stem = re.sub(r"[^\w.-]+", "_", Path(name).stem)[-40:]
         rows.append(
             {
                 "file": f"{start + n:07d}-{stem}.png",
-                "class": classes[target],
-                "image": names[n],
-                "source": classes[source],
-                "label": classes[label],
-                "status": str(status),
-                "margin": margin,
-                "L1": distance,
-                "typicality": None if percent != percent else percent,
-                "agreed": votes,
-                "kept": not why,
-                "why": why,
+                "class": classes[target[n]],
+                "image": name,
+                "source": classes[source[n]],
+                "label": classes[label[n]],
+                "status": str(status[n]),
+                "margin": margin[n],
+                "L1": distance[n],
+                "typicality": json_number(percent[n]),
+                "agreed": votes[n],
+                "kept": not reasons[n],
+                "reason": reasons[n],
             }
         )
     return rows
 
 
-def _reasons(e: Explanation, typical: Tensor, agreed: Tensor, filters: Filters) -> list[str]:
-    """Says for each counterfactual why it is not kept; nothing where it is."""
-    found = []
-    for valid, percent, votes in zip(
-        e.valid.tolist(), typical.tolist(), agreed.tolist(), strict=True
-    ):
-        if filters.valid and not valid:
-            found.append("not valid")
-        elif filters.typical and not percent >= filters.typical:
-            found.append("not typical")
-        elif votes < len(filters.oracles):
-            found.append("not agreed")
-        else:
-            found.append("")
-    return found
-
-
-def _finish(out: Path, starts: Sequence[int], classes: Sequence[str]) -> dict[str, Any]:
+def _finish(job: Job, out: Path, folders: Sequence[Path], pieces: Pieces) -> dict[str, Any]:
     """Makes the manifest of the records, one of them in memory at a time."""
-    made = dict.fromkeys(classes, 0)
-    kept = dict.fromkeys(classes, 0)
+    made = dict.fromkeys(job.bundle.classes, 0)
+    kept = dict.fromkeys(job.bundle.classes, 0)
     left_out: dict[str, int] = {}
     with atomic(out / MANIFEST) as temporary, temporary.open("w", newline="") as file:
         table = csv.writer(file)
-        for start in starts:
-            rows = json.loads((out / "parts" / f"{start:08d}.json").read_text())
-            if not start:
+        for n, record in enumerate(pieces.records()):
+            rows = json.loads(record.read_text())
+            if not n:
                 table.writerow(rows[0])
             for row in rows:
                 table.writerow(row.values())
                 made[row["class"]] += 1
                 kept[row["class"]] += row["kept"]
-                if row["why"]:
-                    left_out[row["why"]] = left_out.get(row["why"], 0) + 1
+                if row["reason"]:
+                    left_out[row["reason"]] = left_out.get(row["reason"], 0) + 1
     summary = {"made": made, "kept": kept, "left out": left_out}
-    for folder in _folders(classes):
-        if not any((out / folder).iterdir()):
-            (out / folder).rmdir()
-    with atomic(out / SUMMARY) as temporary:
-        temporary.write_text(json.dumps(summary, indent=1) + "\n")
-    shutil.rmtree(out / "parts")
+    for folder in folders:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    write_json(summary, out / SUMMARY)
+    pieces.clear()
     return summary

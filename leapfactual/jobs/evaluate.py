@@ -1,35 +1,35 @@
 """Measuring a bundle on many images: every metric with its error, and each pair of classes.
 
-Only what the metrics need of each image is kept, not the images. As in :mod:`explaining`, pieces
-that are done are on disk, and a killed evaluation goes on.
+Only what the metrics need of each image is kept, not the images. Like every job, an evaluation
+resumes after a kill; see :mod:`leapfactual.jobs.job`.
 """
 
 import json
 import math
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..explanation import Explanation
-from ..files import atomic, read_safetensors, write_safetensors
+from ..files import atomic, json_number, read_safetensors, write_safetensors
 from ..metrics import METRICS, Metric, Score, oracle_validity
 from ..metrics.standard import summarize
 from ..types import Classifier, silent
-from .explain import Job, begin
-from .job import typicality
+from .job import Job, OnProgress, Pieces, begin, typicality
 
-PIECE = 256
-FORMAT = "leapfactual pieces 1"
+# One number for each image and metric is kept, so a piece may be larger than one with paths.
+PAIRS_PER_PIECE = 256
+RECORD_FORMAT = "leapfactual pieces 1"
 FOR_IMAGES = ("PSNR", "SSIM")
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Is what was measured.
+    """The scores of a bundle on some images.
 
     Arguments:
         scores: The score of each metric.
@@ -38,7 +38,7 @@ class Evaluation:
             shape ``(K, K)``; NaN where there were none.
         distance: Their mean L1 distance.
         count: How many there were.
-        classes: What the classes are called.
+        classes: The names of the classes.
     """
 
     scores: dict[str, Score]
@@ -48,13 +48,13 @@ class Evaluation:
     count: Tensor
     classes: tuple[str, ...]
 
-    def record(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Returns the numbers, as values that JSON can hold."""
         return {
             "metrics": {
                 name: {
-                    "mean": _plain(score.mean),
-                    "sem": _plain(score.sem),
+                    "mean": json_number(score.mean),
+                    "sem": json_number(score.sem),
                     "higher is better": self.higher[name],
                 }
                 for name, score in self.scores.items()
@@ -80,73 +80,51 @@ class Evaluation:
         return "\n".join(lines)
 
 
-def random_pairs(sources: Sequence[int], classes: int, seed: int) -> list[tuple[int, int]]:
-    """Pairs every image with one other class, drawn at random."""
-    rng = torch.Generator().manual_seed(seed)
-    shift = torch.randint(1, classes, (len(sources),), generator=rng).tolist()
-    return [
-        (row, (source + by) % classes)
-        for row, (source, by) in enumerate(zip(sources, shift, strict=True))
-    ]
-
-
 def evaluate_all(
     job: Job,
     out: str | Path,
     *,
     oracle: Classifier | None = None,
     seed: int = 0,
-    progress: Callable[[float, str], object] = silent,
+    on_progress: OnProgress = silent,
 ) -> Evaluation:
     """Explains every pair and measures it; writes ``evaluation.json`` and ``evaluation.md``.
 
     Arguments:
-        job: What to explain.
+        job: The job.
         out: The folder.
-        oracle: A second classifier, for the agreement of an oracle.
+        oracle: A second, independent classifier, for the oracle validity.
         seed: The seed of the resampling that gives the error of AUC.
-        progress: Is told the share that is done and what is going on.
+        on_progress: Called with the share that is done and a sentence about it.
     """
     out = Path(out)
     metrics = _metrics(job, oracle)
     explainer = job.explainer()
-    begin(out, {**job.describe(), "kind": "evaluation", "oracle": oracle is not None})
-    (out / "parts").mkdir(exist_ok=True)
-    starts = range(0, len(job.pairs), PIECE)
-    for start in starts:
-        path = out / "parts" / f"{start:08d}.safetensors"
-        if not path.exists():
-            x, target = job.piece(start, PIECE)
-            write_safetensors(
-                _values(metrics, explainer.explain(x, target)), path, {"format": FORMAT}
-            )
-        done = min(start + PIECE, len(job.pairs))
-        progress(done / len(job.pairs), f"explained {done} of {len(job.pairs)}")
-    pieces = [
-        read_safetensors(out / "parts" / f"{s:08d}.safetensors", FORMAT, "Delete it.")[1]
-        for s in starts
-    ]
-    values = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
-    found = _evaluation(job, metrics, values, seed)
+    begin(out, {**job.to_json(), "kind": "evaluation", "oracle": oracle is not None})
+    pieces = Pieces(job, out, PAIRS_PER_PIECE, ".safetensors")
+    for piece in pieces.pending("explained", on_progress):
+        values = _values(metrics, explainer.explain(*piece.load()))
+        write_safetensors(values, piece.record, {"format": RECORD_FORMAT})
+    records = [read_safetensors(path, RECORD_FORMAT, "Delete it.")[1] for path in pieces.records()]
+    values = {name: torch.cat([record[name] for record in records]) for name in records[0]}
+    result = _summarize(job, metrics, values, seed)
     for name, text in (
-        ("evaluation.json", json.dumps(found.record(), indent=1, allow_nan=False)),
-        ("evaluation.md", found.markdown()),
+        ("evaluation.json", json.dumps(result.to_json(), indent=1, allow_nan=False)),
+        ("evaluation.md", result.markdown()),
     ):
         with atomic(out / name) as temporary:
             temporary.write_text(text + "\n")
-    shutil.rmtree(out / "parts")
-    return found
+    pieces.clear()
+    return result
 
 
 def _metrics(job: Job, oracle: Classifier | None) -> list[Metric]:
     """Returns the metrics that can be had here: some need torchmetrics, some images."""
     chosen = [m for m in METRICS.values() if job.bundle.probes.ndim == 4 or _for_rows(m)]
-    try:
-        import torchmetrics  # noqa: F401
-    except ImportError:
+    if find_spec("torchmetrics") is None:
         chosen = [m for m in chosen if m.name != "AUC" and not m.name.startswith("SSIM")]
-    flow, generator = job.bundle.flow, job.bundle.generator
-    if not flow.quantiles.isnan().all():
+    if job.has_typicality:
+        flow, generator = job.bundle.flow, job.bundle.generator
         chosen.append(
             Metric(
                 "typicality",
@@ -162,13 +140,14 @@ def _for_rows(metric: Metric) -> bool:
 
 
 def _values(metrics: Sequence[Metric], e: Explanation) -> dict[str, Tensor]:
-    found = {metric.name: metric.function(e).cpu() for metric in metrics}
-    return {**found, "source": e.source.cpu(), "target": e.target.cpu()}
+    values = {metric.name: metric.function(e).cpu() for metric in metrics}
+    return {**values, "source": e.source.cpu(), "target": e.target.cpu()}
 
 
-def _evaluation(
+def _summarize(
     job: Job, metrics: Sequence[Metric], values: dict[str, Tensor], seed: int
 ) -> Evaluation:
+    """Makes scores of the values of all images, and tables by source and target."""
     k = len(job.bundle.classes)
     pair = values["source"] * k + values["target"]
     count = pair.bincount(minlength=k * k).double()
@@ -186,9 +165,5 @@ def _evaluation(
     )
 
 
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
 def _table(values: Tensor) -> list[list[float | None]]:
-    return [[_plain(v) for v in row] for row in values.tolist()]
+    return [[json_number(v) for v in row] for row in values.tolist()]

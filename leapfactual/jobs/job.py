@@ -1,10 +1,123 @@
-"""What the jobs share."""
+"""What the jobs share: their inputs, their plan, and pieces of work that survive a kill.
+
+A job explains pairs of an image and a target class. It does so piece by piece: when a piece is
+done, its results are on disk and then, in one rename, its record. After a kill the same call skips
+the pieces that have a record, so it resumes where it stopped and ends with the same files. Memory
+is bounded by one piece.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import checks, masks
+from ..bundle import Bundle
+from ..classifiers import open_classifier, undo_stretch
+from ..data import Images, Table, open_data
+from ..errors import InputError
+from ..explainer import LeapFactual
+from ..explanation import Explanation
+from ..files import atomic, fingerprint
 from ..flow import Flow
-from ..types import Generator
+from ..leaps import Plan, Stage, describe, parse
+from ..solvers import Solver
+from ..types import Classifier, Generator, silent
+
+JOB_FORMAT = "leapfactual job 2"
+JOB, RECORDS = "job.json", "parts"
+EXAMPLES = 8
+
+OnProgress = Callable[[float, str], object]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Job:
+    """A list of images to explain, each with its target class.
+
+    Arguments:
+        bundle: The bundle.
+        classifier: The classifier that it explains.
+        images: The images, or a table.
+        pairs: The rows of images, each with its target class.
+        plan: The plan of the counterfactuals.
+        solver: The solver of the plan. Defaults to the flow's own.
+        reliable: The plan of reliable counterfactuals beside them, if they are wanted.
+        mask: Where images may change. Defaults to everywhere.
+        alternatives: How many different counterfactuals to make of each pair, without reliable
+            ones; see :mod:`leapfactual.alternatives`.
+        seed: The seed of the alternatives.
+        shown: How many pairs the page shows, evenly spaced.
+        title: The heading of the page.
+        force: Whether to explain a classifier that the bundle does not recognize.
+    """
+
+    bundle: Bundle
+    classifier: Classifier
+    images: Images | Table
+    pairs: Sequence[tuple[int, int]]
+    plan: Sequence[Stage]
+    solver: Solver | None = None
+    reliable: Sequence[Stage] | None = None
+    mask: Tensor | None = None
+    alternatives: int = 1
+    seed: int = 0
+    shown: int = 100
+    title: str = "Counterfactuals"
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if checks.positive(self.alternatives, "alternatives") > 1 and self.reliable is not None:
+            raise InputError(
+                f"there are {self.alternatives} alternatives or reliable counterfactuals, not "
+                "both. For alternatives that are reliable take a reliable plan."
+            )
+
+    def to_json(self) -> dict[str, object]:
+        """Returns what identifies the job, as values that JSON can hold."""
+        weights = self.bundle.flow.state_dict().values()
+        return {
+            "format": JOB_FORMAT,
+            "bundle": fingerprint(*weights, self.bundle.answers),
+            "images": fingerprint("\n".join(self.images.names)),
+            "pairs": fingerprint(repr(list(self.pairs))),
+            "count": len(self.pairs),
+            "plan": describe(self.plan),
+            "solver": None if self.solver is None else repr(self.solver),
+            "reliable": None if self.reliable is None else describe(self.reliable),
+            "shown": self.shown,
+            "mask": None if self.mask is None else fingerprint(self.mask),
+            "alternatives": [self.alternatives, self.seed] if self.alternatives > 1 else None,
+        }
+
+    def explainer(
+        self, plan: Sequence[Stage] | None = None, *, keep_path: bool = False
+    ) -> LeapFactual:
+        """Returns the explainer of the pairs, with the job's plan or another."""
+        return self.bundle.explainer(
+            self.classifier,
+            plan=plan or self.plan,
+            solver=self.solver if plan is None else None,
+            force=self.force,
+            keep_path=keep_path,
+            mask=self.mask,
+        )
+
+    def typicality(self, e: Explanation) -> Tensor | None:
+        """Returns how typical counterfactuals are of their class, if the bundle has a scale."""
+        if not self.has_typicality:
+            return None
+        return typicality(self.bundle.generator, self.bundle.flow, e.counterfactual, e.target)
+
+    @property
+    def has_typicality(self) -> bool:
+        """Whether the bundle's flow has a scale of typicality."""
+        return not bool(self.bundle.flow.quantiles.isnan().all())
 
 
 @torch.no_grad()
@@ -22,3 +135,249 @@ def typicality(
     """
     parts = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
     return torch.cat([flow.typicality(generator.encode(a), b) for a, b in parts])
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """A bundle, the classifier that it explains, and images of the bundle's shape.
+
+    Arguments:
+        bundle: The bundle.
+        classifier: The classifier.
+        images: The images, or a table.
+    """
+
+    bundle: Bundle
+    classifier: Classifier
+    images: Images | Table
+
+    def job(
+        self,
+        pairs: Sequence[tuple[int, int]],
+        plan: Sequence[Stage],
+        **options: Any,  # noqa: ANN401 - the other arguments of a Job
+    ) -> Job:
+        """Returns a job on these inputs; ``options`` are further arguments of :class:`Job`."""
+        return Job(
+            bundle=self.bundle,
+            classifier=self.classifier,
+            images=self.images,
+            pairs=pairs,
+            plan=plan,
+            **options,
+        )
+
+    def open_oracle(self, spec: str) -> Classifier:
+        """Opens a second classifier, which sees images as the first one does."""
+        example = self.images[list(range(min(EXAMPLES, len(self.images))))].to(self.bundle.device)
+        opened = open_classifier(spec, example, self.bundle.classes)
+        return undo_stretch(opened, _stretch(self.bundle))
+
+    def read_mask(self, path: Path) -> Tensor:
+        """Reads a mask from a grey picture of the images' size."""
+        return masks.fit_mask(masks.read(path), self.bundle.probes)
+
+
+def open_inputs(
+    bundle: str | Path,
+    images: Sequence[Path],
+    classifier: str,
+    *,
+    folder: Path | None = None,
+    output_type: str | None = None,
+    device: str = "cpu",
+) -> Inputs:
+    """Opens a bundle, images and a classifier, and checks that they fit.
+
+    Arguments:
+        bundle: The folder of the bundle.
+        images: Files, or one folder, archive or table.
+        classifier: The name of the classifier, as
+            :func:`~leapfactual.classifiers.open_classifier` takes it.
+        folder: Where to look for the classifier's file. Defaults to the current folder.
+        output_type: What the classifier answers with. Defaults to what its first answer shows.
+        device: Where to compute.
+    """
+    loaded = Bundle.load(bundle).to(device)
+    opened = _open_matching(loaded, images)
+    stretch = _stretch(loaded)
+    if isinstance(opened, Images):
+        opened = opened.stretched(stretch)
+    model = open_classifier(
+        classifier,
+        loaded.probes[:EXAMPLES].to(device),
+        loaded.classes,
+        output_type=output_type,
+        folder=folder,
+    )
+    return Inputs(loaded, undo_stretch(model, stretch), opened)
+
+
+def open_sources(
+    paths: Sequence[Path],
+    *,
+    size: tuple[int, int] | None = None,
+    channels: int | None = None,
+) -> Images | Table:
+    """Opens one folder, archive or table, or several files of images."""
+    if len(paths) == 1:
+        return open_data(paths[0], size=size, channels=channels)
+    folders = [path for path in paths if path.is_dir()]
+    if folders:
+        raise InputError(
+            f"{folders[0]} is a folder. Give one folder, or files: not several folders."
+        )
+    return open_data(list(paths), size=size, channels=channels)
+
+
+def _open_matching(bundle: Bundle, paths: Sequence[Path]) -> Images | Table:
+    """Opens images in the size of the bundle's, or a table with its columns."""
+    shape = tuple(bundle.probes.shape[1:])
+    if len(shape) == 3:
+        opened = open_sources(paths, size=(shape[1], shape[2]), channels=shape[0])
+        if isinstance(opened, Table):
+            size = " × ".join(map(str, shape))
+            raise InputError(f"this bundle explains images of {size}; {paths[0]} is a table.")
+        return opened
+    opened = open_sources(paths)
+    columns = bundle.training.get("columns")
+    if not isinstance(opened, Table) or (columns and list(opened.columns) != columns):
+        raise InputError(
+            f"this bundle explains a table with the columns {columns}; {paths[0]} has "
+            f"{list(opened.columns) if isinstance(opened, Table) else 'images'}."
+        )
+    return opened
+
+
+def _stretch(bundle: Bundle) -> str:
+    return str(bundle.training.get("stretch", "none"))
+
+
+def choose_plan(
+    bundle: Bundle,
+    *,
+    plan: str | None = None,
+    reliability: float | None = None,
+    fast: bool = False,
+) -> tuple[Plan, Solver | None]:
+    """Returns a plan, and its solver where that is not the flow's own.
+
+    Arguments:
+        bundle: The bundle, whose own plan is the default.
+        plan: The exact plan, as :func:`~leapfactual.leaps.parse` reads it.
+        reliability: An operating point on the bundle's front.
+        fast: Whether to take the bundle's fast plan.
+    """
+    if (plan is not None) + (reliability is not None) + fast > 1:
+        raise InputError("give --plan, --reliability or --fast: one of them.")
+    if plan is not None:
+        return parse(plan), None
+    if reliability is not None:
+        return bundle.operating_point(reliability).plan, None
+    if not fast:
+        return bundle.plan, None
+    if bundle.fast is None:
+        raise InputError(
+            "this bundle has no fast plan: none that was tried came up to the paper's. Leave "
+            "--fast out, or give a --plan."
+        )
+    return bundle.fast.plan, bundle.fast.solver
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some consecutive pairs of a job, and the file that records that they are done.
+
+    Arguments:
+        job: The job.
+        start: The number of the first pair.
+        size: How many pairs it holds at most.
+        record: The file to write, in one rename, when the results are on disk.
+    """
+
+    job: Job
+    start: int
+    size: int
+    record: Path
+
+    @property
+    def pairs(self) -> Sequence[tuple[int, int]]:
+        """The rows of images, each with its target class."""
+        return self.job.pairs[self.start : self.start + self.size]
+
+    def load(self) -> tuple[Tensor, Tensor]:
+        """Returns the images and their targets, on the bundle's device."""
+        device = self.job.bundle.device
+        x = self.job.images[[row for row, _ in self.pairs]].to(device)
+        return x, torch.tensor([k for _, k in self.pairs], device=device)
+
+
+class Pieces:
+    """Creates the resumable pieces of a job in a folder.
+
+    Arguments:
+        job: The job.
+        out: The folder, which :func:`begin` made.
+        size: How many pairs a piece holds.
+        suffix: The ending of the records' names.
+    """
+
+    def __init__(self, job: Job, out: Path, size: int, suffix: str = ".json") -> None:
+        self.folder = out / RECORDS
+        self.job, self.total = job, len(job.pairs)
+        self.pieces = [
+            Piece(job, start, size, self.folder / f"{start:08d}{suffix}")
+            for start in range(0, self.total, size)
+        ]
+
+    def pending(self, verb: str, on_progress: OnProgress = silent) -> Iterator[Piece]:
+        """Yields the pieces that have no record yet; the caller writes it before the next.
+
+        Arguments:
+            verb: What was done with the pairs, for the progress.
+            on_progress: Called with the share that is done and a sentence about it.
+        """
+        self.folder.mkdir(exist_ok=True)
+        for piece in self.pieces:
+            if not piece.record.exists():
+                yield piece
+            done = min(piece.start + piece.size, self.total)
+            on_progress(done / self.total, f"{verb} {done} of {self.total}")
+
+    def records(self) -> Iterator[Path]:
+        """Yields the records, in the order of the pairs."""
+        return (piece.record for piece in self.pieces)
+
+    def clear(self) -> None:
+        """Removes the records, when everything that is made of them is written."""
+        shutil.rmtree(self.folder)
+
+
+def begin(out: Path, identity: Mapping[str, object]) -> None:
+    """Makes the folder of a job, or resumes this very job there; refuses any other.
+
+    Arguments:
+        out: The folder.
+        identity: What identifies the job: :meth:`Job.to_json` and what else changes its results.
+    """
+    path = out / JOB
+    if path.exists():
+        try:
+            before = json.loads(path.read_text())
+        except ValueError as error:
+            raise InputError(f"{path} is damaged ({error}). Give another --out.") from error
+        differ = [name for name in identity if before.get(name) != identity[name]]
+        if differ:
+            raise InputError(
+                f"{out} holds the results of another job: its {', '.join(differ)} differ. Give "
+                "another --out, or delete that folder."
+            )
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"there is something at {out} already. Give another --out.")
+    write_json(identity, path)
+
+
+def write_json(content: object, path: Path) -> None:
+    """Writes a JSON file, all of it or nothing."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")

@@ -1,8 +1,8 @@
-"""Labels that people gave, instead of a classifier that can be asked.
+"""Labels that people gave, instead of a classifier that can be queried.
 
-A flow needs to know what a oracle says of images, once: votes will do, and then the flow carries
-the judgement of those who voted. Choosing a plan needs somebody who can be asked about new images;
-there a *stand-in* answers, who says of an image what people said of those that are most like it.
+Training a flow needs one label for each image: votes will do, and then the flow carries the
+judgement of those who voted. Choosing a plan needs queries about new images; there a *kNN
+surrogate* answers, with the votes on the images that are nearest in latent space.
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,17 @@ from ..data.csv import read_csv_rows
 from ..errors import InputError
 from ..types import Generator
 
-NEIGHBOURS = 15
+# Enough votes to average over, few enough to stay among images that look alike.
+NEIGHBORS = 15
 
 
 @dataclass(frozen=True, eq=False)
 class Votes:
-    """Is what people said of a set of images.
+    """The votes of people on a set of images.
 
     Arguments:
         p: The share of votes of each class, ``(N, K)``; zeros where nobody voted.
-        classes: What the classes are called.
+        classes: The names of the classes.
         count: How many votes there are.
         people: How many people gave them, where that is known.
     """
@@ -58,9 +59,9 @@ def read_votes(
     Arguments:
         path: The file.
         images: The set.
-        classes: What the classes are called; the labels that there are, in order, when not given.
+        classes: The names of the classes. Defaults to the labels that there are, in order.
     """
-    found: list[tuple[int, str]] = []
+    labels: list[tuple[int, str]] = []
     who: set[tuple[str, int]] = set()
     for where, row, cells in read_csv_rows(path, images, "label", "votes"):
         label = cells["label"]
@@ -72,29 +73,33 @@ def read_votes(
             if vote in who:
                 raise InputError(f"{where}: `{vote[0]}` votes twice on `{cells['image']}`.")
             who.add(vote)
-        found.append((row, label))
-    names = tuple(classes or sorted({label for _, label in found}))
-    if len({label for _, label in found}) < 2:
+        labels.append((row, label))
+    names = tuple(classes or sorted({label for _, label in labels}))
+    if len({label for _, label in labels}) < 2:
         raise InputError(f"{path} must name at least two classes, got {list(names)}.")
     p = torch.zeros(len(images), len(names))
-    for row, label in found:
+    for row, label in labels:
         p[row, names.index(label)] += 1
     p = p / p.sum(1, keepdim=True).clamp_min(1)
     people = len({name for name, _ in who}) if who else None
-    return Votes(p, names, len(found), people)
+    return Votes(p, names, len(labels), people)
 
 
 class NearestNeighbors:
-    """Stands in for people: says of an image what they said of those most like it.
+    r"""Creates a kNN surrogate of people: the mean of their votes on the nearest images.
+
+    .. math:: p(x) = \frac{1}{k} \sum_{n \in N_k(g^{-1}(x))} p_n
+
+    Distances are Euclidean between latents, standardized feature by feature.
 
     Arguments:
-        generator: Makes the latents in which images are alike.
+        generator: The generator, which encodes images.
         z: The latents of images with votes, ``(N, D)``.
         p: The votes, ``(N, K)``.
-        k: How many neighbours to hear.
+        k: The number of neighbors.
     """
 
-    def __init__(self, generator: Generator, z: Tensor, p: Tensor, k: int = NEIGHBOURS) -> None:
+    def __init__(self, generator: Generator, z: Tensor, p: Tensor, k: int = NEIGHBORS) -> None:
         self.generator, self.k = generator, min(k, len(z))
         self.mean, self.scale = z.mean(0), z.std(0).clamp_min(1e-6)
         self.z, self.p = (z - self.mean) / self.scale, p

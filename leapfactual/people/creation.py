@@ -17,7 +17,7 @@ from ..bundle.manifest import MANIFEST
 from ..data.images import Images, open_images
 from ..errors import InputError
 from ..imaging import to_pil
-from ..jobs.explain import listed_pairs, target_named
+from ..jobs.pairs import find_class, read_pairs
 from ..leaps import describe, parse
 from ..pretrained import load
 from .campaigns import CampaignSettings, change_rule, hash_token
@@ -180,7 +180,7 @@ def create_from_files(
         opened = _open(loaded, sources)
         known = None if gold is None else _open(loaded, [Path(gold)])
         if target is not None:
-            goals = [target_named(target, names)] * len(opened)
+            goals = [find_class(target, names)] * len(opened)
         else:
             assert targets is not None
             goals = _read_targets(targets, opened, names)
@@ -217,7 +217,7 @@ def _open(bundle: Bundle, sources: Sequence[Path]) -> Images:
 
 
 def _read_targets(path: str | Path, images: Images, names: Sequence[str]) -> list[int]:
-    pairs = listed_pairs(path, images, names)
+    pairs = read_pairs(path, images, names)
     if sorted(row for row, _ in pairs) != list(range(len(images))):
         raise InputError(f"{path} must name a target for every picture, once.")
     return [target for _, target in sorted(pairs)]

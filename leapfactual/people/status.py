@@ -300,10 +300,10 @@ def describe_answer(answer: int | None, classes: Sequence[str]) -> str:
 
 def parse_outcome(db: Database, text: str) -> int:
     """Returns the outcome that a text names: a class, or that the picture is not believable."""
-    from ..jobs.explain import target_named
+    from ..jobs.pairs import find_class
 
     with db.read() as c:
         classes = get_campaign(c).classes
     if text == describe_answer(IMPLAUSIBLE, classes):
         return IMPLAUSIBLE
-    return target_named(text, tuple(classes))
+    return find_class(text, tuple(classes))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from leapfactual.explainer import default_batch_size
 from leapfactual.explanation import Explanation
-from leapfactual.jobs.augment import chosen_pairs
+from leapfactual.jobs.pairs import all_pairs
 from leapfactual.metrics.standard import auroc
 
 from .tables import MIN_TYPICALITY, three_ways
@@ -54,7 +54,7 @@ class Counterfactuals:
 def make(parts: Parts, train_set: Galaxies, settings: Settings) -> dict[str, Counterfactuals]:
     """Turns every galaxy of the fifth into every other class, in all three ways."""
     sources = train_set.y[parts.few].tolist()
-    pairs = torch.tensor(chosen_pairs(sources, range(len(train_set.classes))))
+    pairs = torch.tensor(all_pairs(sources, range(len(train_set.classes))))
     rows, target = pairs.to(parts.few.device).T
     pieces: dict[str, list[Counterfactuals]] = {}
     size = default_batch_size(train_set.x)

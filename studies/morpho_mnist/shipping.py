@@ -12,7 +12,7 @@ from leapfactual.bundle import Bundle
 from leapfactual.classifiers import from_logits
 from leapfactual.data import Dataset
 from leapfactual.files import write_modules, write_safetensors
-from leapfactual.jobs.plans import search_fast_plan, search_plans
+from leapfactual.jobs.plans import HeldOut, search_fast_plan, search_plans
 from leapfactual.pretrained import FORMAT, RELIABLE_PLAN
 from leapfactual.training import embed
 
@@ -36,12 +36,13 @@ def ship(parts: Parts, train_set: Dataset, digits: Dataset, folder: Path) -> Non
     vae, flow = parts.vae, parts.our_flow
     classifier, oracle = from_logits(parts.network), from_logits(parts.oracle)
     held_out = train_set.images[-FAST_PLAN_DIGITS:].to(flow.mean.device)
-    fast = search_fast_plan(vae, classifier, flow, held_out, oracle=oracle)
+    fast = search_fast_plan(HeldOut(vae, classifier, flow, held_out, oracle=oracle))
     vae, flow = vae.cpu(), flow.cpu()
     classifier, oracle = classifier.to("cpu"), oracle.to("cpu")
     z, p = embed(train_set.images[:TYPICALITY_DIGITS], vae, classifier)
     flow.fit_typicality(z, p, per_class=500)
-    search = search_plans(vae, classifier, flow, train_set.images[-FRONT_DIGITS:], oracle=oracle)
+    few = train_set.images[-FRONT_DIGITS:]
+    search = search_plans(HeldOut(vae, classifier, flow, few, oracle=oracle))
     bundle = Bundle.make(
         vae,
         flow,

@@ -157,7 +157,7 @@ def test_a_field_of_ones_own_and_the_agreement_come_back(tmp_path):
         x,
         classes=NAMES,
         plan=PLAN,
-        agreement=found.record(),
+        agreement=found.to_json(),
     )
     bundle.save(tmp_path / "b")
     with pytest.raises(InputError, match="pass field="):
@@ -301,7 +301,7 @@ def test_missing_truncated_swapped_and_oversized_files_are_refused(tmp_path, mon
     with pytest.raises(InputError, match="damaged or exchanged"):
         lf.Bundle.load(folder)
     restore()
-    monkeypatch.setattr("leapfactual.bundle.manifest.MOST_FILE_BYTES", 100)
+    monkeypatch.setattr("leapfactual.bundle.manifest.MAX_FILE_BYTES", 100)
     with pytest.raises(InputError, match="too many for a bundle"):
         lf.Bundle.load(folder)
     for content, message in [

@@ -3,8 +3,10 @@ import json
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import leapfactual as lf
@@ -24,14 +26,18 @@ def test_version():
 
 def test_help_names_every_command():
     result = run(cli.app, ["--help"])
-    assert "demo" in result.output
-    assert "study" in result.output
-    assert (
-        "Example: python -m studies squares" in run(cli.app, ["study", "squares", "--help"]).output
-    )
+    commands = ("demo", "fit", "explain", "evaluate", "augment", "inspect")
+    for name in commands:
+        assert f"Example: leapfactual {name}" in run(cli.app, [name, "--help"]).output
+    for name in (*commands, "data", "people"):
+        assert f"\n  {name} " in result.output
 
 
-def test_demo_writes_what_it_says(tmp_path, monkeypatch):
+@pytest.mark.parametrize("drawn", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_demo_writes_what_it_says(tmp_path, monkeypatch, drawn):
+    if not drawn:
+        monkeypatch.setattr(digits, "SHOWN", 20)
+        monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).touch())
     few = {"counterfactual": (lf.blend(15, 0.1), lf.tighten(4))}
     few["reliable counterfactual"] = (lf.blend(15, 0.1), lf.inject(3, lift=0.0, land=0.1))
     monkeypatch.setattr(digits, "PLANS", few)
@@ -77,79 +83,26 @@ def test_a_download_that_fails_leaves_nothing_and_says_how_to_go_on(tmp_path, mo
     assert not list(tmp_path.rglob("*"))
 
 
-@pytest.mark.parametrize("study", ["morpho-mnist", "galaxies", "faces"])
-def test_a_device_that_is_not_there_is_named(tmp_path, study):
-    arguments = ["study", study, "--device", "gpu", "--out", str(tmp_path / "out")]
-    result = run(cli.app, arguments)
-    assert isinstance(result.exception, InputError)
-    assert "`--device gpu` cannot be used" in str(result.exception)
-    assert not (tmp_path / "out").exists()
-
-
-def test_galaxies_that_are_not_there_are_named(tmp_path):
-    arguments = ["study", "galaxies", "--data", str(tmp_path / "no.zip")]
-    result = run(cli.app, [*arguments, "--out", str(tmp_path / "out")])
-    assert isinstance(result.exception, MissingData)
-    assert "there is nothing at" in str(result.exception)
-    assert not (tmp_path / "out").exists()
-
-
-def test_study_takes_its_options(tmp_path):
-    arguments = [
-        "study",
-        "squares",
-        "--out",
-        str(tmp_path),
-        "--steps",
-        "300",
-        "--runs",
-        "2",
-        "--seed",
-        "5",
-    ]
-    result = run(cli.app, arguments)
-    assert result.exit_code == 0, result.output
-    written = json.loads((tmp_path / "squares.json").read_text())
-    assert written["seed"] == 5
-    assert written["command"] == "python -m studies squares --steps 300 --runs 2 --seed 5"
-
-
 @pytest.mark.parametrize(
-    "arguments",
-    [["study", "squares", "--steps", "0"], ["study", "squares", "--seed", "-1"], ["nothing"]],
+    "arguments", [["fit", "--seed", "-1"], ["demo", "--faces", "0"], ["nothing"]]
 )
 def test_wrong_options_are_refused(arguments):
     assert run(cli.app, arguments).exit_code == 2
 
 
-def test_a_known_error_is_one_line_and_an_unknown_one_keeps_its_traceback(tmp_path):
-    (tmp_path / "squares-300-0.checkpoint.safetensors").write_bytes(b"broken")
-    call = [
-        sys.executable,
-        "-m",
-        "leapfactual",
-        "study",
-        "squares",
-        "--steps",
-        "300",
-        "--runs",
-        "1",
-    ]
-    known = subprocess.run([*call, "--out", tmp_path], capture_output=True, text=True, check=False)
+def test_a_known_error_is_one_line_and_exit_status_1(tmp_path):
+    call = [sys.executable, "-m", "leapfactual", "inspect", tmp_path / "nowhere"]
+    known = subprocess.run(call, capture_output=True, text=True, check=False)
     assert known.returncode == 1
-    lines = [line for line in known.stderr.splitlines() if "Error" in line]
-    assert len(lines) == 1
-    assert lines[0].startswith("InputError: ")
-    assert "Delete it to start anew." in lines[0]
-    assert "Traceback" not in known.stderr
+    assert known.stderr.splitlines() == [
+        f"MissingData: there is no bundle at {tmp_path / 'nowhere'}: it has no manifest.json."
+    ]
 
-    code = "import leapfactual.cli as c; c.app = lambda: 1 / 0; c.main()"
-    unknown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert unknown.returncode == 1
-    assert "Traceback" in unknown.stderr
-    assert "ZeroDivisionError" in unknown.stderr
+
+def test_an_unknown_error_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(cli, "app", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
 
 
 def test_data_list_and_get(tmp_path, monkeypatch):

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from leapfactual import cli
 from leapfactual.errors import InputError, MissingData
+from leapfactual.jobs import plans
+from tests.jobs.conftest import FEW_PLANS, PLAN_GRIDS
 
 MODELS = """
 import torch
@@ -43,11 +45,13 @@ def run(*words):
     return result.stdout
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
+@pytest.fixture(scope="module", params=PLAN_GRIDS)
+def place(tmp_path_factory, request):
     """A folder with pictures, a module with classifiers and a bundle."""
     folder = tmp_path_factory.mktemp("place")
     with pytest.MonkeyPatch.context() as patch:
+        for name, values in FEW_PLANS.items() if request.param == "few plans" else ():
+            patch.setattr(plans, name, values)
         patch.chdir(folder)
         patch.setenv("LEAPFACTUAL_CACHE", str(folder / "cache"))
         data = load_digits()
@@ -71,7 +75,7 @@ def place(tmp_path_factory):
         yield folder
 
 
-def test_explain_keeps_to_a_region(place):
+def test_explain_keeps_to_a_mask(place):
     mask = Image.new("L", (8, 8))
     mask.paste(255, (0, 0, 8, 4))
     mask.save("upper.png")
@@ -110,12 +114,12 @@ def test_explain_makes_alternatives(place):
     assert not Path("both").exists()
 
 
-def test_fit_says_what_it_saw_and_chose(place):
+def test_fit_prints_the_data_and_the_front(place):
     fitted = json.loads(Path("fitted.json").read_text())
-    assert fitted["seen"]["images"] == 500
-    assert fitted["seen"]["left out"] == 1
-    assert fitted["seen"]["answers"] == "labels"
-    assert fitted["seen"]["accuracy"] > 0.95
+    assert fitted["data"]["images"] == 500
+    assert fitted["data"]["left out"] == 1
+    assert fitted["data"]["answers"] == "labels"
+    assert fitted["data"]["accuracy"] > 0.95
     assert fitted["front"][0]["reliability"] == 0
     assert fitted["front"][-1]["reliability"] == 1
     assert fitted["front"][0]["validity"] > 0.9
@@ -177,10 +181,10 @@ def test_every_target_and_targets_from_a_list(place, tmp_path):
     assert [row["target"] for row in rows] == ["1", "2"]
 
 
-def test_the_dial_goes_from_near_to_typical(place, tmp_path):
+def test_operating_points_go_from_near_to_typical(place, tmp_path):
     means = []
-    for dial in (0, 1):
-        words = ("--target", "3", "--reliability", dial, "--json", "--out", tmp_path / str(dial))
+    for r in (0, 1):
+        words = ("--target", "3", "--reliability", r, "--json", "--out", tmp_path / str(r))
         means.append(json.loads(run("explain", "bundle", "few", *words))["counterfactual"])
     assert means[0]["mean L1"] < means[1]["mean L1"]
     assert means[0]["mean typicality"] < means[1]["mean typicality"]
@@ -278,7 +282,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(place, tmp_path, monkeypa
 
     words = ["explain", "bundle", "few", "--target", "3", "--quiet", "--out", tmp_path / "out"]
     with monkeypatch.context() as patch:
-        patch.setattr(explain, "animation", full)
+        patch.setattr(explain, "write_animation", full)
         patch.setattr("sys.argv", ["leapfactual", *map(str, words)])
         with pytest.raises(SystemExit) as stop:
             cli.main()

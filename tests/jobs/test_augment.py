@@ -6,40 +6,30 @@ from dataclasses import replace
 
 import pytest
 import torch
-from PIL import Image
 from typer.testing import CliRunner
 
 import leapfactual as lf
 from leapfactual.cli import app
 from leapfactual.data import open_images, open_table
 from leapfactual.errors import InputError
-from leapfactual.jobs import augment as augmenting
-from leapfactual.jobs.augment import Filters, augment_all, chosen_pairs, rare_classes
-from leapfactual.jobs.explain import Job
-from leapfactual.pretrained import load
+from leapfactual.jobs import augment
+from leapfactual.jobs.augment import Filters, augment_all, folder_names
+from leapfactual.jobs.job import Job
 
 PLAN = (lf.blend(3, 0.4), lf.inject(1, 0.0, 0.2))
 CLASSIFIER = "from leapfactual.pretrained import load\n{} = load().{}\n"
 
 
-@pytest.fixture(scope="module")
-def shipped():
-    return load()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, shipped):
-    folder = tmp_path_factory.mktemp("digits")
-    for n in range(12):
-        pixels = (shipped.digits.images[n, 0] * 255).round().byte().numpy()
-        Image.fromarray(pixels).save(folder / f"digit {n}.png")
-    return folder
-
-
 @pytest.fixture
 def job(shipped, folder):
     pairs = [(row, k) for row in range(12) for k in (2, 7)]
-    return Job(shipped.bundle, shipped.classifier, open_images(folder), pairs, PLAN)
+    return Job(
+        bundle=shipped.bundle,
+        classifier=shipped.classifier,
+        images=open_images(folder),
+        pairs=pairs,
+        plan=PLAN,
+    )
 
 
 def manifest(out):
@@ -66,15 +56,15 @@ def test_the_folder_is_a_data_set(job, shipped, tmp_path):
     assert not (tmp_path / "more" / "parts").exists()
 
 
-def test_filters_leave_out_and_say_why(job, shipped, tmp_path):
+def test_filters_leave_out_and_give_the_reason(job, shipped, tmp_path):
     loose = augment_all(job, tmp_path / "all", Filters(valid=False))
     assert loose["kept"] == loose["made"]
     typical = augment_all(job, tmp_path / "typical", Filters(typical=60))
     lines = manifest(tmp_path / "typical")
-    assert {line["why"] for line in lines} >= {"", "not typical"}
+    assert {line["reason"] for line in lines} >= {"", "not typical"}
     for line in lines:
-        assert line["kept"] == str(float(line["typicality"]) >= 60 and line["why"] == "")
-    assert typical["left out"]["not typical"] == sum(x["why"] == "not typical" for x in lines)
+        assert line["kept"] == str(float(line["typicality"]) >= 60 and line["reason"] == "")
+    assert typical["left out"]["not typical"] == sum(x["reason"] == "not typical" for x in lines)
 
     def contrary(x):
         return torch.eye(10)[torch.full((len(x),), 7)]
@@ -85,8 +75,8 @@ def test_filters_leave_out_and_say_why(job, shipped, tmp_path):
     assert not (tmp_path / "agreed" / "2").exists()
 
 
-def test_an_interrupted_run_goes_on_to_the_same(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(augmenting, "PIECE", 8)
+def test_an_interrupted_run_resumes_to_the_same(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(augment, "PAIRS_PER_PIECE", 8)
     asked = []
 
     def classifier(x):
@@ -121,17 +111,6 @@ def test_stretched_images_are_written_as_they_were(job, shipped, tmp_path):
     torch.testing.assert_close(written, found, rtol=0, atol=3e-3)
 
 
-def test_pairs_are_chosen():
-    assert chosen_pairs([0, 2], [1, 2]) == [(0, 1), (0, 2), (1, 1)]
-    some = chosen_pairs([0] * 50, [0, 1, 2], share=0.3, seed=1)
-    assert len(some) == 30
-    assert some == sorted(some) == chosen_pairs([0] * 50, [0, 1, 2], share=0.3, seed=1)
-    assert rare_classes([0] * 8 + [1, 2], 3) == [1, 2]
-    for share in (0.0, 1.2):
-        with pytest.raises(InputError, match="share"):
-            chosen_pairs([0], [1], share=share)
-
-
 def test_what_cannot_be_is_refused(job, shipped, tmp_path):
     with pytest.raises(InputError, match="nothing to make"):
         augment_all(replace(job, pairs=[]), tmp_path / "out")
@@ -144,12 +123,8 @@ def test_what_cannot_be_is_refused(job, shipped, tmp_path):
 
 
 def test_class_names_become_folders_that_differ():
-    assert augmenting._folders(["a/b", "a b", "..", "spiral"]) == [
-        "a_b-0",
-        "a_b-1",
-        "class",
-        "spiral",
-    ]
+    names = ["a/b", "a b", "..", "spiral"]
+    assert folder_names(names) == ["a_b-0", "a_b-1", "class", "spiral"]
 
 
 def test_the_command(shipped, folder, tmp_path, monkeypatch):

@@ -35,7 +35,7 @@ def test_counts_by_hand_and_does_not_depend_on_batches():
     assert found.confusion[0, 2] == 100
     expected = (2 * X[Y == 0][:, 0]).abs().mean() / 2
     assert found.error[0].item() == pytest.approx(expected.item(), rel=1e-5)
-    assert "does not recognise 100% of reconstructions" in found.advice
+    assert "does not recognize 100% of reconstructions" in found.advice
 
 
 def test_a_classifier_that_gives_one_class_to_every_reconstruction():
@@ -69,7 +69,7 @@ def test_imbalanced_data_are_not_taken_for_a_collapse():
     found = Agreement(torch.tensor([[900.0, 20.0], [60.0, 20.0]]), torch.zeros(2))
     assert "nearly every" not in found.advice
     assert "class 1" in found.advice
-    assert found.record() == {
+    assert found.to_json() == {
         "overall": pytest.approx(0.92),
         "per_class": [0.9783, 0.25],
         "images": 1000,

@@ -1,4 +1,4 @@
-"""Labels that people gave, instead of a classifier that can be asked."""
+"""Labels that people gave, instead of a classifier that can be queried."""
 
 import csv
 
@@ -10,7 +10,9 @@ from leapfactual.errors import InputError, MissingData
 from leapfactual.generators import Identity
 from leapfactual.jobs.fit import fit_bundle
 from leapfactual.jobs.labels import NearestNeighbors, Votes, read_votes
-from tests.jobs.test_fit import FEW, Digits
+
+from .conftest import Digits
+from .test_fit import RECIPE
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +59,14 @@ def test_votes_that_cannot_be_are_refused(digits, tmp_path, lines, header, messa
         read_votes(tmp_path / "none.csv", digits)
 
 
-def test_the_stand_in_says_what_people_said_of_the_like():
+def test_the_surrogate_averages_votes_on_the_nearest_images():
     z = torch.cat([torch.randn(50, 2) - 4, torch.randn(50, 2) + 4])
     p = torch.eye(2)[torch.arange(100) // 50]
-    stand_in = NearestNeighbors(Identity(), z, p)
-    assert stand_in(torch.tensor([[-4.0, -4.0], [4.0, 4.0]])).argmax(1).tolist() == [0, 1]
+    surrogate = NearestNeighbors(Identity(), z, p)
+    assert surrogate(torch.tensor([[-4.0, -4.0], [4.0, 4.0]])).argmax(1).tolist() == [0, 1]
 
 
-def test_a_bundle_carries_the_judgement_of_those_who_voted(digits, tmp_path):
+def test_a_bundle_carries_the_judgement_of_those_who_voted(digits, tmp_path, plan_grid):
     """They call every seven a one; the flow learns it from them."""
     labels = digits.labels.clone()
     labels[labels == 7] = 1
@@ -81,10 +83,10 @@ def test_a_bundle_carries_the_judgement_of_those_who_voted(digits, tmp_path):
         votes,
         tmp_path / "bundle",
         classes=votes.classes,
-        recipe=FEW,
-        named=f"people, {votes!r}",
+        recipe=RECIPE,
+        classifier_name=f"people, {votes!r}",
         force=True,
-        tell=said.append,
+        log=said.append,
     )
     assert "People voted on 300 images" in "\n".join(said)
     bundle = lf.Bundle.load(tmp_path / "bundle")

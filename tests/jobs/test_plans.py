@@ -5,8 +5,8 @@ import leapfactual as lf
 from leapfactual.errors import InputError
 from leapfactual.generators import Identity
 from leapfactual.jobs.job import typicality
-from leapfactual.jobs.plans import PAPER, search_plans
-from leapfactual.leaps import describe, parse
+from leapfactual.jobs.plans import PAPER, HeldOut, search_fast_plan, search_plans
+from leapfactual.leaps import RatedPlan, describe, parse
 from leapfactual.testing import GaussianOracle
 
 ORACLE = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 3.0]]), scale=0.6)
@@ -21,12 +21,17 @@ def flow():
 
 
 @pytest.fixture(scope="module")
-def chosen(flow):
+def held_out(flow):
     x, _ = ORACLE.sample(60, seed=1)
-    return search_plans(Identity(), ORACLE.classifier, flow, x, oracle=ORACLE.classifier)
+    return HeldOut(Identity(), ORACLE.classifier, flow, x, oracle=ORACLE.classifier)
 
 
-def test_the_ladder_rises_in_reliability_typicality_and_distance(chosen):
+@pytest.fixture(scope="module")
+def chosen(held_out):
+    return search_plans(held_out)
+
+
+def test_the_front_rises_in_reliability_typicality_and_distance(chosen):
     heights = [rated.reliability for rated in chosen.front]
     assert heights[0] == 0
     assert heights[-1] == 1
@@ -56,7 +61,7 @@ def test_the_top_is_at_least_as_good_as_the_papers_plan(chosen):
 def test_it_says_why(chosen):
     assert describe(chosen.front[0].plan) in chosen.why
     assert "as typical as the class's own images" in chosen.why
-    assert "the second classifier agrees with 100.0%" in chosen.why
+    assert "the oracle agrees with 100.0%" in chosen.why
 
 
 def test_own_images_are_typical_and_others_are_not(flow):
@@ -65,9 +70,38 @@ def test_own_images_are_typical_and_others_are_not(flow):
     assert typicality(Identity(), flow, x, (y + 1) % 3, batch_size=64).median() < 1
 
 
+def test_the_fast_plan_is_cheaper_than_the_papers_and_no_worse(held_out):
+    fast, paper = search_fast_plan(held_out), held_out.rate(PAPER[1], lf.RK4(5)).numbers
+    assert fast.reliability == 1
+    assert fast.numbers["queries"] < paper["queries"]
+    assert fast.numbers["L1"] < paper["L1"]
+    for name in ("validity", "oracle"):
+        assert fast.numbers[name] >= paper[name], name
+
+
+def test_images_are_decoded_and_classified_once_for_both_searches(flow, monkeypatch):
+    sizes = []
+
+    def classifier(x):
+        sizes.append(len(x))
+        return ORACLE.classifier(x)
+
+    held_out = HeldOut(Identity(), classifier, flow, ORACLE.sample(4)[0])
+    assert sizes == [12]
+    assert (held_out.target != held_out.source).all()
+    monkeypatch.setattr(HeldOut, "rate", lambda _, plan, *__, **___: chosen_numbers(plan))
+    search_plans(held_out)
+    search_fast_plan(held_out)
+    assert sizes == [12]
+
+
+def chosen_numbers(plan):
+    return RatedPlan(plan, 0.0, {"validity": 1.0, "L1": 0.1, "queries": 9.0, "typicality": 50.0})
+
+
 def test_too_few_images_are_refused(flow):
     with pytest.raises(InputError, match="at least two images to try plans on, got 1"):
-        search_plans(Identity(), ORACLE.classifier, flow, ORACLE.sample(1)[0][:1])
+        HeldOut(Identity(), ORACLE.classifier, flow, ORACLE.sample(1)[0][:1])
 
 
 @pytest.mark.parametrize("plan", [*PAPER, (lf.blend(60, 0.05), lf.tighten(8))])

@@ -316,7 +316,7 @@ def quick_shipping(monkeypatch):
     monkeypatch.setattr(shipping, "FRONT_DIGITS", 4)
     monkeypatch.setattr(shipping, "FAST_PLAN_DIGITS", 4)
     monkeypatch.setattr(shipping, "TYPICALITY_DIGITS", 40)
-    monkeypatch.setattr(plans, "NUMBERS", (1,))
+    monkeypatch.setattr(plans, "INJECTION_COUNTS", (1,))
 
 
 def test_what_a_study_ships_can_be_loaded(small_digits, tmp_path, quick_shipping):

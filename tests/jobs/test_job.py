@@ -1,0 +1,109 @@
+"""What the jobs share: inputs, the choice of a plan, and pieces that survive a kill."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+import leapfactual as lf
+from leapfactual.data import open_images
+from leapfactual.errors import InputError
+from leapfactual.jobs.job import Inputs, Job, Pieces, begin, choose_plan, open_inputs
+
+CLASSIFIER = "from leapfactual.pretrained import load\nexplained = load().classifier\n"
+
+
+@pytest.fixture(scope="module")
+def inputs(shipped, folder):
+    return Inputs(shipped.bundle, shipped.classifier, open_images(folder))
+
+
+@pytest.fixture
+def job(inputs):
+    return inputs.job([(row, 3) for row in range(24)], inputs.bundle.plan)
+
+
+def test_arguments_of_a_job_are_given_by_name(inputs):
+    parts = inputs.bundle, inputs.classifier, inputs.images, [(0, 3)], inputs.bundle.plan
+    with pytest.raises(TypeError, match="positional"):
+        Job(*parts)
+
+
+def test_a_job_is_recognized_by_what_changes_its_results(job):
+    same = job.to_json()
+    assert (
+        json.loads(json.dumps(same)) == same == replace(job, title="Other", force=True).to_json()
+    )
+    for name, value in {
+        "pairs": [(0, 3)],
+        "plan": (lf.blend(3, 0.1),),
+        "solver": lf.Midpoint(7),
+        "reliable": (lf.blend(3, 0.1),),
+        "mask": torch.ones(1, 28, 28),
+        "alternatives": 2,
+        "shown": 7,
+    }.items():
+        other = replace(job, **{name: value}).to_json()
+        assert {key for key in same if other[key] != same[key]} - {"count"} == {name}
+
+
+def test_inputs_are_opened_to_fit_the_bundle(shipped, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped.bundle.save(tmp_path / "bundle")
+    (tmp_path / "mine.py").write_text(CLASSIFIER)
+    opened = open_inputs(tmp_path / "bundle", [folder], "mine.py:explained")
+    x = opened.images[[0, 1]]
+    assert x.shape == (2, 1, 28, 28)
+    torch.testing.assert_close(opened.classifier(x), shipped.classifier(x))
+    assert opened.bundle.recognizes(opened.classifier)
+    assert torch.equal(opened.open_oracle("mine.py:explained")(x), opened.classifier(x))
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match=r"images of 1 × 28 × 28; .*t.csv is a table"):
+        open_inputs(tmp_path / "bundle", [tmp_path / "t.csv"], "mine.py:explained")
+
+
+def test_a_plan_is_the_bundles_or_given_or_on_the_front_or_fast(shipped):
+    bundle = shipped.bundle
+    assert choose_plan(bundle) == (bundle.plan, None)
+    assert choose_plan(bundle, plan="blend(2, 0.4)") == ((lf.blend(2, 0.4),), None)
+    assert choose_plan(bundle, reliability=1.0) == (bundle.front[-1].plan, None)
+    assert choose_plan(bundle, fast=True) == (bundle.fast.plan, bundle.fast.solver)
+    with pytest.raises(InputError, match="one of them"):
+        choose_plan(bundle, plan="blend(2, 0.4)", fast=True)
+    with pytest.raises(InputError, match="this bundle has no fast plan"):
+        choose_plan(replace(bundle, fast=None), fast=True)
+
+
+def test_pieces_with_a_record_are_not_done_again(job, tmp_path):
+    begin(tmp_path / "out", job.to_json())
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        for piece in Pieces(job, tmp_path / "out", size=10).pending("explained"):
+            done.append(piece.start)
+            if len(done) == 2:
+                raise KeyboardInterrupt
+            piece.record.write_text("done")
+    begin(tmp_path / "out", job.to_json())
+    seen, pieces = [], Pieces(job, tmp_path / "out", size=10)
+    for piece in pieces.pending("explained", lambda *progress: seen.append(progress)):
+        x, target = piece.load()
+        assert len(x) == len(target) == len(piece.pairs) == min(10, 24 - piece.start)
+        done.append(piece.start)
+        piece.record.write_text("done")
+    assert done == [0, 10, 10, 20]
+    assert [said for _, said in seen] == [f"explained {n} of 24" for n in (10, 20, 24)]
+    assert [share for share, _ in seen] == [10 / 24, 20 / 24, 1.0]
+    assert [path.read_text() for path in pieces.records()] == ["done"] * 3
+    pieces.clear()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["job.json"]
+
+
+def test_a_folder_of_another_job_is_refused(job, tmp_path):
+    out = tmp_path / "out"
+    begin(out, job.to_json())
+    with pytest.raises(InputError, match="results of another job: its pairs, count differ"):
+        begin(out, replace(job, pairs=[(0, 3)]).to_json())
+    (out / "job.json").write_text("{")
+    with pytest.raises(InputError, match=r"job.json is damaged .*Give another --out"):
+        begin(out, job.to_json())

@@ -1,0 +1,74 @@
+"""The images and the classifier, before anything is trained."""
+
+import pytest
+import torch
+
+from leapfactual.errors import InputError
+from leapfactual.jobs.labels import Votes
+from leapfactual.jobs.subject import choose_stretch, open_subject, summarize_data
+
+from .conftest import Digits
+
+CLASSIFIERS = """
+from leapfactual.pretrained import load
+
+explained, strong = load().classifier, load().oracle
+"""
+
+
+def test_the_summary_has_size_classes_balance_and_accuracy(small_digits, svm):
+    summary, lines = summarize_data(small_digits, svm, small_digits.classes)
+    text = " ".join(lines)
+    assert "600 images of 1 × 8 × 8" in text
+    assert "gives labels" in text
+    assert "agrees with the labels that came with the data on 9" in text
+    assert summary["answers"] == "labels"
+    assert sum(summary["shares"].values()) == pytest.approx(1, abs=0.01)
+
+
+def test_a_classifier_with_one_answer_is_refused(small_digits):
+    def one(x):
+        return torch.eye(10)[[4] * len(x)]
+
+    with pytest.raises(InputError, match="gives one class, 4, to all of 500 images"):
+        summarize_data(small_digits, one, small_digits.classes)
+
+
+def test_too_few_images_are_refused(svm):
+    with pytest.raises(InputError, match="there are 20 images to learn from, too few"):
+        summarize_data(Digits(20), svm, Digits.classes)
+
+
+def test_dark_images_are_stretched_and_others_are_not(small_digits):
+    class Dark(Digits):
+        def __getitem__(self, rows):
+            return (super().__getitem__(rows) - 0.9).clamp(0, 1) * 0.1
+
+    assert choose_stretch(small_digits) == "none"
+    assert choose_stretch(Dark()) == "sqrt"
+
+
+def test_a_subject_is_opened_with_names_and_an_oracle(shipped, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(CLASSIFIERS)
+    subject = open_subject([folder], classifier="mine.py:explained", oracle="mine.py:strong")
+    assert subject.classes == tuple("0123456789")
+    assert subject.classifier_name == "mine.py:explained"
+    x = subject.images[[0, 1]]
+    assert x.shape == (2, 1, 28, 28)
+    torch.testing.assert_close(subject.classifier(x), shipped.classifier(x))
+    torch.testing.assert_close(subject.oracle(x), shipped.oracle(x))
+    with pytest.raises(InputError, match="tells 10 classes apart, but there are 2 names: a, b"):
+        open_subject([folder], classifier="mine.py:explained", classes=["a", "b"])
+
+
+def test_a_subject_may_be_the_votes_of_people(folder, tmp_path):
+    votes = tmp_path / "votes.csv"
+    votes.write_text("image,label\ndigit 1.png,round\ndigit 2.png,straight\n")
+    subject = open_subject([folder], votes=votes)
+    assert isinstance(subject.classifier, Votes)
+    assert subject.classes == ("round", "straight")
+    assert subject.classifier_name == "people, Votes(2 on 2 of 24 images)"
+    for options in ({}, {"votes": votes, "classifier": "mine.py:explained"}):
+        with pytest.raises(InputError, match="--classifier NAME, or --votes FILE.csv"):
+            open_subject([folder], **options)
