@@ -39,6 +39,9 @@ def data_list(as_json: Json = False) -> None:
         source = f"{card.package} {card.version}"
         table.add_row(card.name, card.what, card.licence, source, here)
     console.print(table)
+    console.print(
+        "wine comes with scikit-learn: leapfactual data export wine wine.csv", markup=False
+    )
 
 
 @data.command("get")
@@ -64,14 +67,14 @@ def data_get(
 def data_export(
     name: Annotated[str, typer.Argument(help="mnist, radio-galaxies or wine.")],
     folder: Annotated[Path, typer.Argument(help="Where to; for wine a CSV file.")],
-    most: Annotated[
+    limit: Annotated[
         int | None, typer.Option(help="Images of each class and split, at most.", min=1)
     ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Write a data set as a folder of pictures, or a table, to try things on.
 
-    Example: leapfactual data export mnist digits --most 500
+    Example: leapfactual data export mnist digits --limit 500
     """
     from ..data.export import export
 
@@ -79,7 +82,7 @@ def data_export(
         export(
             name,
             folder,
-            limit=most,
+            limit=limit,
             on_progress=lambda n: reporter.on_progress(0.0, f"writing {n}"),
         )
     if not quiet:
