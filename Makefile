@@ -42,7 +42,7 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 
 docs: $(VENV)/dev
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/couplings.py

@@ -4,15 +4,19 @@ What depends on the code is written anew for every build into ``_generated``: th
 command, the import graph and the list of layers.
 """
 
+import html
+import re
 import sys
 from pathlib import Path
 
 from docutils import nodes
-from docutils.utils.math import latex2mathml
+from docutils.utils.math import MathError, latex2mathml
 from sphinx.application import Sphinx
+from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
 DOCS = Path(__file__).parent
+logger = logging.getLogger(__name__)
 sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
 import cli_reference
@@ -39,6 +43,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
+nb_execution_in_temp = True
 nb_merge_streams = True
 
 autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
@@ -53,7 +58,7 @@ napoleon_custom_sections = [("Arguments", "params_style")]
 add_module_names = False
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
-maximum_signature_line_length = 80
+maximum_signature_line_length = 110
 suppress_warnings = ["config.cache"]
 
 html_theme = "furo"
@@ -83,16 +88,25 @@ def write_generated(app: Sphinx) -> None:
             path.write_text(text)
 
 
+def mathml(node: nodes.Element, *, block: bool) -> str:
+    """Returns a formula as MathML, which browsers draw without a script or a network."""
+    formula = re.sub(r"\\[bB]igg?(?![a-z])", "", node.astext())
+    try:
+        return latex2mathml.tex2mathml(formula, as_block=block)
+    except MathError as error:
+        logger.warning("cannot draw the formula %r: %s", formula, error, location=node)
+        return f"<code>{html.escape(formula)}</code>"
+
+
 def inline_math(self: HTML5Translator, node: nodes.math) -> None:
-    """Writes a formula as MathML, which browsers draw without a script or a network."""
-    self.body.append(latex2mathml.tex2mathml(node.astext(), as_block=False))
+    """Writes a formula within a line."""
+    self.body.append(mathml(node, block=False))
     raise nodes.SkipNode
 
 
 def block_math(self: HTML5Translator, node: nodes.math_block) -> None:
-    """Writes a displayed formula as MathML, in a box that scrolls by itself."""
-    formula = latex2mathml.tex2mathml(node.astext(), as_block=True)
-    self.body.append(f'<div class="formula">{formula}</div>')
+    """Writes a displayed formula, in a box that scrolls by itself."""
+    self.body.append(f'<div class="formula">{mathml(node, block=True)}</div>')
     raise nodes.SkipNode
 
 
