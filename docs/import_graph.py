@@ -7,6 +7,7 @@ arc is an import against it.
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from layers import LAYERS
@@ -21,7 +22,8 @@ Edge = tuple[str, str]
 
 def modules(package: Path = PACKAGE) -> list[str]:
     """Returns the modules and sub-packages at the top level, by the layers and within by need."""
-    present = {p.stem for p in package.glob("*.py")} | {p.parent.name for p in package.glob("*/__init__.py")}
+    files = {path.stem for path in package.glob("*.py")}
+    present = files | {path.parent.name for path in package.glob("*/__init__.py")}
     edges = imports(package)
     order: list[str] = []
     for _, names in LAYERS:
@@ -40,6 +42,13 @@ def imports(package: Path = PACKAGE, *, lazy: bool = False) -> set[Edge]:
         package: The folder of the package.
         lazy: Whether to return, instead, the imports that only happen inside functions.
     """
+    eager, inside = _read(package)
+    return inside - eager if lazy else eager
+
+
+@cache
+def _read(package: Path) -> tuple[set[Edge], set[Edge]]:
+    """Returns the imports at the top of modules, and those inside functions."""
     known = {name for _, names in LAYERS for name in names}
     edges: tuple[set[Edge], set[Edge]] = set(), set()
     for path in package.rglob("*.py"):
@@ -49,7 +58,7 @@ def imports(package: Path = PACKAGE, *, lazy: bool = False) -> set[Edge]:
             for name, inside in _imported(ast.parse(path.read_text()), len(parts), False):
                 if name in known and name != own:
                     edges[inside].add((own, name))
-    return edges[1] - edges[0] if lazy else edges[0]
+    return edges
 
 
 def against(edges: set[Edge]) -> set[Edge]:
@@ -142,9 +151,10 @@ def table(package: Path = PACKAGE) -> str:
     """Returns who imports whom as Markdown, vocabulary and all."""
     edges, lazy = imports(package), imports(package, lazy=True)
     rows = ["| module | imports | inside functions |", "|---|---|---|"]
-    for module in modules(package):
+    order = modules(package)
+    for module in order:
         cells = [
-            ", ".join(f"`{b}`" for b in modules(package) if (module, b) in chosen)
+            ", ".join(f"`{b}`" for b in order if (module, b) in chosen)
             for chosen in (edges, lazy)
         ]
         rows.append(f"| `{module}` | {cells[0]} | {cells[1]} |")
