@@ -1,7 +1,7 @@
 """Builds the documentation: ``make docs``.
 
 What depends on the code is written anew for every build into ``_generated``: the help of every
-command, the import graph and the list of layers.
+command and the import graph.
 """
 
 import html
@@ -21,7 +21,6 @@ sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
 import cli_reference
 import import_graph
-import layers
 
 import leapfactual
 
@@ -81,7 +80,6 @@ def write_generated(app: Sphinx) -> None:
         "imports.svg": import_graph.svg(),
         "imports.md": import_graph.table(),
         "summary.md": import_graph.summary(),
-        "layers.md": layers.markdown(),
     }.items():
         path = folder / name
         if not path.exists() or path.read_text() != text:

@@ -5,14 +5,8 @@ to each that it imports. Every arc that follows the direction is drawn on the ri
 arc is an import against it.
 """
 
-import ast
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
+from layers import LAYERS, RANK, imports, modules
 
-from layers import LAYERS
-
-PACKAGE = Path(__file__).parent.parent / "leapfactual"
 VOCABULARY = LAYERS[0][1]
 COLORS = ("#888888", "#4477aa", "#66ccee", "#228833", "#999933", "#cc8800", "#ee6677", "#aa3377")
 ROW, GAP, LEFT, WIDTH = 19, 15, 112, 380
@@ -20,12 +14,15 @@ ROW, GAP, LEFT, WIDTH = 19, 15, 112, 380
 Edge = tuple[str, str]
 
 
-def modules(package: Path = PACKAGE) -> list[str]:
-    """Returns the modules and sub-packages at the top level, by the layers and within by need."""
-    files = {path.stem for path in package.glob("*.py")}
-    present = files | {path.parent.name for path in package.glob("*/__init__.py")}
-    edges = imports(package)
-    order: list[str] = []
+def read() -> tuple[set[Edge], set[Edge]]:
+    """Returns who imports whom: at the top of modules, and inside functions only."""
+    eager = imports(lazy=False)
+    return eager, imports() - eager
+
+
+def ordered(edges: set[Edge]) -> list[str]:
+    """Returns the modules in the order of the layers, and within a layer by need."""
+    present, order = set(modules()), []
     for _, names in LAYERS:
         left = [name for name in names if name in present]
         while left:
@@ -35,36 +32,9 @@ def modules(package: Path = PACKAGE) -> list[str]:
     return order
 
 
-def imports(package: Path = PACKAGE, *, lazy: bool = False) -> set[Edge]:
-    """Returns who imports whom at the top level when the package is imported.
-
-    Arguments:
-        package: The folder of the package.
-        lazy: Whether to return, instead, the imports that only happen inside functions.
-    """
-    eager, inside = _read(package)
-    return inside - eager if lazy else eager
-
-
-@cache
-def _read(package: Path) -> tuple[set[Edge], set[Edge]]:
-    """Returns the imports at the top of modules, and those inside functions."""
-    known = {name for _, names in LAYERS for name in names}
-    edges: tuple[set[Edge], set[Edge]] = set(), set()
-    for path in package.rglob("*.py"):
-        parts = path.relative_to(package).parts
-        own = parts[0].removesuffix(".py")
-        if own in known:
-            for name, inside in _imported(ast.parse(path.read_text()), len(parts), False):
-                if name in known and name != own:
-                    edges[inside].add((own, name))
-    return edges
-
-
 def against(edges: set[Edge]) -> set[Edge]:
     """Returns the imports that look down the list of layers."""
-    rank = {name: n for n, (_, names) in enumerate(LAYERS) for name in names}
-    return {(a, b) for a, b in edges if rank[b] > rank[a]}
+    return {(a, b) for a, b in edges if RANK[b] > RANK[a]}
 
 
 def cycles(edges: set[Edge]) -> set[Edge]:
@@ -78,31 +48,10 @@ def cycles(edges: set[Edge]) -> set[Edge]:
         left = inner
 
 
-def _imported(node: ast.AST, depth: int, inside: bool) -> Iterator[tuple[str, bool]]:
-    """Yields names below the package that a file imports, and whether within a function."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        if isinstance(child, ast.ImportFrom):
-            yield from ((name, inside) for name in _names(child, depth))
-        else:
-            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-            yield from _imported(child, depth, inside or function)
-
-
-def _names(node: ast.ImportFrom, depth: int) -> list[str]:
-    module = node.module or ""
-    if node.level == 0 and module.split(".")[0] == "leapfactual":
-        module = module.removeprefix("leapfactual").removeprefix(".")
-    elif node.level != depth:
-        return []
-    return [module.split(".")[0]] if module else [alias.name for alias in node.names]
-
-
-def svg(package: Path = PACKAGE) -> str:
+def svg() -> str:
     """Returns the drawing; the imports of the vocabulary, which everyone knows, are left out."""
-    edges, lazy = imports(package), imports(package, lazy=True)
-    order = modules(package)
+    edges, lazy = read()
+    order = ordered(edges)
     y, lines, top = {}, [], 6
     for n, (name, members) in enumerate(LAYERS):
         shown = [m for m in order if m in members]
@@ -130,8 +79,7 @@ def svg(package: Path = PACKAGE) -> str:
 
 
 def _color(module: str) -> str:
-    layer = next(n for n, (_, names) in enumerate(LAYERS) if module in names)
-    return COLORS[layer % len(COLORS)]
+    return COLORS[RANK[module] % len(COLORS)]
 
 
 def _arc(a: str, b: str, y: dict[str, int], order: list[str], *, dashed: bool) -> str:
@@ -147,25 +95,33 @@ def _arc(a: str, b: str, y: dict[str, int], order: list[str], *, dashed: bool) -
     )
 
 
-def table(package: Path = PACKAGE) -> str:
+def table() -> str:
     """Returns who imports whom as Markdown, vocabulary and all."""
-    edges, lazy = imports(package), imports(package, lazy=True)
+    edges, lazy = read()
+    order = ordered(edges)
     rows = ["| module | imports | inside functions |", "|---|---|---|"]
-    order = modules(package)
     for module in order:
         cells = [
-            ", ".join(f"`{b}`" for b in order if (module, b) in chosen)
-            for chosen in (edges, lazy)
+            ", ".join(f"`{b}`" for b in order if (module, b) in chosen) for chosen in (edges, lazy)
         ]
         rows.append(f"| `{module}` | {cells[0]} | {cells[1]} |")
     return "\n".join(rows) + "\n"
 
 
-def summary(package: Path = PACKAGE) -> str:
+def summary() -> str:
     """Returns what the graph shows, in a sentence."""
-    edges = imports(package)
+    edges, _ = read()
     return (
-        f"{len(modules(package))} modules and sub-packages in {len(LAYERS)} layers, {len(edges)} "
-        f"imports between them: {len(against(edges))} against the direction, {len(cycles(edges))} "
-        "in a cycle.\n"
+        f"{len(modules())} modules and sub-packages in {len(LAYERS)} layers, {len(edges)} imports "
+        f"between them: {len(against(edges))} against the direction, {len(cycles(edges))} in a "
+        "cycle.\n"
     )
+
+
+def layers_markdown() -> str:
+    """Returns the list of layers as CONTRIBUTING.md shows it."""
+    rows = [
+        f"{n}. **{name}**: {', '.join(f'`{module}`' for module in members)}"
+        for n, (name, members) in enumerate(LAYERS, start=1)
+    ]
+    return "\n".join(rows)
