@@ -1,8 +1,8 @@
 """The vocabulary: what people bring, and what the letters mean.
 
-=====  ===========================================================  =============================
+====== ============================================================ ==============================
 letter meaning                                                      shape
-=====  ===========================================================  =============================
+====== ============================================================ ==============================
 ``x``  images in [0, 1], or plain rows of numbers                   ``(B, C, H, W)`` or ``(B, D)``
 ``z``  latents; at t = 1 they carry the class, at t = 0 they do not ``(B, D)``
 ``y``  integer labels                                               ``(B,)``
@@ -10,7 +10,7 @@ letter meaning                                                      shape
 ``c``  the condition that the flow sees, hard or soft               ``(B, K)``
 ``t``  time in [0, 1]                                               ``()`` or ``(B,)``
 ``v``  velocity                                                     as ``z``
-=====  ===========================================================  =============================
+====== ============================================================ ==============================
 
 Generators and classifiers are protocols: anything with the right methods will do, and nobody has
 to inherit from us.
