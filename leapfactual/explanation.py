@@ -154,7 +154,7 @@ class Explanation:
 
     @property
     def margin(self) -> Tensor:
-        """The target's probability minus the largest other one, ``(B,)``: 0 or more when valid."""
+        """The target's probability minus the largest other one, ``(B,)``; 0 or more when valid."""
         own = self.probabilities.gather(1, self.target[:, None])[:, 0]
         others = self.probabilities.scatter(1, self.target[:, None], 0.0)
         return own - others.max(1).values

@@ -22,7 +22,7 @@ PAGES = [
     *(p for p in sorted(DOCS.rglob("*.md")) if not p.parent.name.startswith("_")),
 ]
 RESULTS = {"bench": "performance", "squares": "paper", "morpho-mnist": "paper"}
-INTERNAL = {"cli", "demos", "checks", "files", "extras", "people"}
+INTERNAL = {"cli", "demos", "checks", "files", "extras"}
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +95,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     assert names["explanation"].valid.all()
     assert names["change"] < 0.1
     assert (tmp_path / "digits.html").stat().st_size > 50_000
+    assert (tmp_path / "digit.gif").exists()
     assert names["scores"]["oracle"].mean > 0.8
 
 
@@ -142,6 +143,9 @@ def test_every_public_name_is_in_the_reference():
             if isclass(value := getattr(module, name)) or isfunction(value):
                 assert f"{found.name}.{name}" in known, f"docs/reference lacks {short}.{name}"
         assert found.name in known, f"docs/reference lacks {found.name}"
+        if found.ispkg and not hasattr(module, "__all__"):
+            for inner in pkgutil.iter_modules(module.__path__, f"{found.name}."):
+                assert inner.name in known, f"docs/reference lacks {inner.name}"
 
 
 def _value(dotted):

@@ -22,7 +22,7 @@ class Images:
     """Set of images on disk, all of one shape, that is read lazily.
 
     Create one with :func:`open_images`. It can be indexed with rows, iterated in batches, and
-    given to :func:`leapfactual.embed` and :func:`leapfactual.training.autoencoder`.
+    given to :func:`leapfactual.embed` and :func:`leapfactual.training.fit_generator`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Images:
 
     @property
     def names(self) -> list[str]:
-        """What each image is called: its file, or its place in the file."""
+        """The name of each image, which is its file or its place in the file."""
         return [self._source.name(row) for row in self._rows]
 
     def __getitem__(self, rows: int | slice | Sequence[int] | Tensor) -> Tensor:
