@@ -60,8 +60,12 @@ toc_object_entries_show_parents = "hide"
 maximum_signature_line_length = 110
 nitpicky = True
 # Types in signatures come from other libraries, attributes are described with their class, and
-# packages name their private modules: none of them has an entry here.
-nitpick_ignore_regex = [("py:(class|attr|data)", ".*"), ("py:mod", r"\w+|leapfactual\._.*")]
+# packages name their private modules and functions: none of them has an entry here.
+nitpick_ignore_regex = [
+    ("py:(class|attr|data)", ".*"),
+    ("py:mod", r"\w+|leapfactual\._.*"),
+    ("py:func", r"new_database|confusion_matrix|status\.run_history|worker\.load_explainer"),
+]
 suppress_warnings = ["config.cache"]
 
 html_theme = "furo"
