@@ -3,10 +3,10 @@
 import typer
 from typer.testing import CliRunner
 
-from leapfactual import cli
+from leapfactual.cli import app as application
 
 
-def commands(app: typer.Typer = cli.app) -> list[list[str]]:
+def commands(app: typer.Typer = application) -> list[list[str]]:
     """Returns the words of every command and group below ``app``."""
     words = []
     for command in app.registered_commands:
@@ -24,6 +24,6 @@ def markdown() -> str:
     """Returns the help of every command."""
     parts = []
     for words in ([], *commands()):
-        text = CliRunner().invoke(cli.app, [*words, "--help"], prog_name="leapfactual").output
+        text = CliRunner().invoke(application, [*words, "--help"], prog_name="leapfactual").output
         parts.append(f"## `{' '.join(['leapfactual', *words])}`\n\n```text\n{text.strip()}\n```\n")
     return "\n".join(parts)

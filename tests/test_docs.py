@@ -170,6 +170,21 @@ def test_every_command_is_documented():
             assert re.search(rf"\b{words[1]}\b", people), f"docs/how-to/people.md lacks {words}"
 
 
+def test_commands_on_the_pages_have_their_options():
+    import cli_reference
+
+    options = {}
+    for part in cli_reference.markdown().split("## `leapfactual")[1:]:
+        words, _, text = part.partition("`")
+        options[words.strip()] = set(re.findall(r"--?[a-z][a-z-]*", text))
+    for page in PAGES:
+        for line in re.findall(r"^(?:\$ )?leapfactual ([^#\n]+)", page.read_text(), re.MULTILINE):
+            names = [n for n in options if n and f"{line} ".startswith(f"{n} ")]
+            used = set(re.findall(r"(?<=\s)--[a-z][a-z-]*", line))
+            known = options[max(names, key=len, default="")] | {"--install-completion"}
+            assert used <= known, f"{page.name}: leapfactual {line}"
+
+
 def test_public_names_are_few_and_useful_to_print():
     assert len(lf.__all__) <= 20
     for name in lf.__all__:
