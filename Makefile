@@ -45,11 +45,11 @@ docs: $(VENV)/dev
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 
 bench: $(VENV)/dev
-	$(BIN)/python benchmarks/couplings.py
-	$(BIN)/python benchmarks/queries.py
-	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/explain.py
-	$(BIN)/python benchmarks/diversity.py
+	$(BIN)/python -m benchmarks.couplings
+	$(BIN)/python -m benchmarks.queries
+	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.explain
+	$(BIN)/python -m benchmarks.diversity
 	$(BIN)/python -m benchmarks --out runs/bench
 
 paper: $(VENV)/dev

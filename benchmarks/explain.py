@@ -2,7 +2,7 @@
 
 Prints the resident memory at each tenth of the way, which must stay flat, and what the kill cost.
 
-    python benchmarks/explain.py [number of pictures]
+    python -m benchmarks.explain [number of pictures]
 """
 
 import json

@@ -4,7 +4,7 @@ Writes N grey images of 64 × 64 to an HDF5 file, opens it (which looks at every
 of them, and prints the resident memory of the process on the way. The latents themselves are part
 of it: they are what `embed` returns.
 
-    python benchmarks/memory.py [N]
+    python -m benchmarks.memory [N]
 """
 
 import os

@@ -1,6 +1,6 @@
 """How many people can vote at once? Two hundred open pages and vote, all the time.
 
-``python benchmarks/people.py [CAMPAIGN] --seconds 60``; without a campaign a SQLite file is used.
+``python -m benchmarks.people [CAMPAIGN] --seconds 60``; without a campaign a SQLite file is used.
 """
 
 import argparse
