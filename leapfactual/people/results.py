@@ -89,7 +89,7 @@ def write_results(
         campaign = get_campaign(c)
     count = 0
 
-    def finished() -> Iterator[dict[str, Any]]:
+    def write_run_cards() -> Iterator[dict[str, Any]]:
         nonlocal count
         for run, e, pictures in explanations(db, bundle, device):
             stem = run["name"].replace("\\", "/").strip("/").replace("/", "-")
@@ -106,7 +106,7 @@ def write_results(
         return 0
     write_page(
         out / "index.html",
-        finished(),
+        write_run_cards(),
         title=campaign.name,
         about=f"{campaign.question} What people would have had to see for another answer. The "
         "pictures are synthetic.",
