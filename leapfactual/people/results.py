@@ -90,7 +90,7 @@ def write_results(
         campaign = get_campaign(c)
     count = 0
 
-    def finished() -> Iterator[dict[str, Any]]:
+    def write_run_cards() -> Iterator[dict[str, Any]]:
         nonlocal count
         for run, e, pictures in explanations(db, explainer, device):
             stem = run["name"].replace("\\", "/").strip("/").replace("/", "-")
@@ -113,7 +113,7 @@ def write_results(
     explainer = load_explainer(db, bundle, device, keep_path=True)
     write_page(
         out / "index.html",
-        finished(),
+        write_run_cards(),
         title=campaign.name,
         about=f"{campaign.question} What people would have had to see for another answer. The "
         "pictures are synthetic.",

@@ -472,7 +472,7 @@ def test_a_file_that_was_half_taken_in_is_taken_in_again(played, fresh, tmp_path
 
 @pytest.fixture
 def asked(campaign):
-    """Is a campaign whose first pictures are asked about."""
+    """Makes a campaign whose first pictures are asked about."""
     made = campaign(rule=Rule(least=2, most=3))
     worker = Worker(made.db)
     while worker.once():

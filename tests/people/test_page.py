@@ -501,7 +501,7 @@ def test_the_owner_pauses_and_resumes(serve, visit):
 
 @pytest.fixture
 def everything(serve):
-    """Is a campaign with all that the page can show, and where."""
+    """Makes a campaign with all that the page can show, and where."""
     long = "Wolfeschlegelsteinhausenbergerdorff" * 2
     made = serve(names=[long, "Ben", "Cleo"], pictures=3, rule=Rule(least=2, most=2))
     crowd(made, {1: lambda _: 7, 2: lambda _: 8}, most=4)

@@ -20,7 +20,7 @@ def count(db, table, *where):
 
 @pytest.fixture
 def open_campaign(campaign):
-    """Is a campaign whose first pictures are asked about, with people."""
+    """Makes a campaign whose first pictures are asked about, with people."""
 
     def make(people=5, **options):
         made = campaign(**{"rule": THREE} | options)

@@ -30,7 +30,7 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 @pytest.fixture
 def served(campaign):
-    """Is a campaign with two people, whose first pictures are asked about."""
+    """Makes a campaign with two people, whose first pictures are asked about."""
     made = campaign(name="a campaign")
     made.ada, made.ben = (campaigns.invite(made.db, name) for name in ("Ada", "Ben"))
     worker, clock = Worker(made.db), Clock()

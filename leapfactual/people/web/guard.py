@@ -79,7 +79,7 @@ class Guard:
         """Passes a request on, and cuts off a body that is too long."""
         taken, begun = 0, False
 
-        async def counted() -> Message:
+        async def count_bytes() -> Message:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
@@ -87,13 +87,13 @@ class Guard:
                 raise TooLong
             return message
 
-        async def watched(message: Message) -> None:
+        async def note_start(message: Message) -> None:
             nonlocal begun
             begun = True
             await send(message)
 
         try:
-            await self.app(scope, counted, watched)
+            await self.app(scope, count_bytes, note_start)
         except TooLong:
             if not begun:
                 text = f"At most {MAX_BODY_BYTES} bytes are taken.\n"
