@@ -235,7 +235,7 @@ def check_explainer(
     label = whole.probabilities.argmax(1)
     _must(torch.equal(label, whole.label), "label is not where the probabilities are largest")
     _must(bool((whole.leaps >= 0).all()), "leaps must not be negative")
-    _must(bool((whole.queries >= 1).all()), "every image must have been asked about")
+    _must(bool((whole.queries >= 1).all()), "every image must have been queried")
 
     order = torch.arange(len(x) - 1, -1, -1, device=x.device)
     _equal_explanations(
@@ -263,7 +263,7 @@ def _same(
     x: Tensor,
     tolerance: float,
 ) -> None:
-    _must(torch.equal(function(x), whole), f"{what} gives another answer when asked again")
+    _must(torch.equal(function(x), whole), f"{what} gives another answer when queried again")
     alone = torch.cat([function(x[:1]), function(x[1:])])
     gap = (alone - whole).abs().max().item()
     _must(

@@ -51,7 +51,7 @@ class Conditional(Protocol):
 
 @runtime_checkable
 class Classifier(Protocol):
-    """Answers with class probabilities. It is only ever asked, never differentiated."""
+    """Answers with class probabilities. It is only ever queried, never differentiated."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns one row of probabilities ``(B, K)`` for each image in ``x``."""
@@ -67,5 +67,5 @@ class Batched(Protocol):
         ...
 
 
-def silent(*_: object) -> None:
-    """Says nothing: where progress could be told, and nobody listens."""
+def no_op(*_: object) -> None:
+    """Does nothing: the default of callbacks that report progress."""

@@ -71,6 +71,21 @@ def test_a_base_needs_samples_and_nothing_else(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_flow_with_a_base_of_ones_own_is_saved_and_loaded(tmp_path):
+    class Kept(Signs):
+        def config(self):
+            return {}
+
+    path, z, c = tmp_path / "flow.safetensors", torch.randn(4, 2), torch.eye(2).repeat(2, 1)
+    flow = lf.Flow(lf.MLPField(2, 2, width=8), base=Kept())
+    flow.save(path)
+    again = lf.Flow.load(path, base=Kept())
+    assert isinstance(again.base, Kept)
+    assert torch.equal(again.lift(z, c), flow.lift(z, c))
+    with pytest.raises(InputError, match=r"`Kept` is not one of.*base=… to Flow\.load"):
+        lf.Flow.load(path)
+
+
 def test_a_base_without_samples_is_none():
     class Nothing(Base):
         pass

@@ -78,7 +78,7 @@ def test_good_parts_pass():
         (Part(decode=lambda z: 3 * z.reshape(-1, 1, 2, 2)), r"images in \[0, 1\]"),
         (Part(decode=lambda z: z.reshape(-1, 1, 2, 2) * torch.nan), "decode gave NaN"),
         (Part(encode=lambda x: x.flatten(1) * x.max()), "encode lets batch-mates change a row"),
-        (Part(encode=lambda x: x.flatten(1) * torch.rand(1)), "another answer when asked again"),
+        (Part(encode=lambda x: x.flatten(1) * torch.rand(1)), "another answer when queried again"),
         (Part(encode=lambda x: x.mul_(0.5).flatten(1)), "changed its input"),
     ],
 )

@@ -8,7 +8,8 @@ and may be an inversion of many steps. With a mask the images are read beside th
 
 On the way, velocities and images are drafted in half precision; the iterate that is returned is
 decoded and classified in full. A graph is used only if, on the images at hand, it comes to the
-same labels as a walk step by step. Otherwise it is captured again in full precision, or not at all.
+same labels as a walk step by step. Otherwise it is captured again in full precision, or not at
+all.
 
 An image for which draft and full precision disagree, or which has left the target class at the end
 of an open-loop stage, is *ambiguous*. Those are few, and are walked again by an *exact* graph: in

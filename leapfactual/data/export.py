@@ -10,7 +10,7 @@ from PIL import Image
 
 from ..errors import InputError, MissingExtra
 from ..files import atomic
-from ..types import silent
+from ..types import no_op
 from .digits import digits
 from .galaxies import RADIO_CLASSES, radio_galaxies
 
@@ -24,7 +24,7 @@ def export(
     folder: str | Path,
     *,
     limit: int | None = None,
-    on_progress: Callable[[int], object] = silent,
+    on_progress: Callable[[int], object] = no_op,
 ) -> Path:
     """Writes a data set to disk and returns what to look at.
 

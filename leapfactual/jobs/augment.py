@@ -26,7 +26,7 @@ from ..explanation import Explanation
 from ..files import atomic, json_number
 from ..imaging import to_pil, unstretch
 from ..metrics import l1
-from ..types import Classifier, silent
+from ..types import Classifier, no_op
 from .job import Job, OnProgress, Pieces, begin, write_json
 
 # Nothing but the counterfactuals themselves is kept of a piece, so it is the largest.
@@ -82,7 +82,7 @@ def augment_all(
     job: Job,
     out: str | Path,
     filters: Filters | None = None,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = no_op,
 ) -> dict[str, Any]:
     """Writes counterfactuals as a data set of class folders; resumes after an interruption.
 

@@ -18,7 +18,7 @@ from ..explanation import Explanation
 from ..files import atomic, json_number, read_safetensors, write_safetensors
 from ..metrics import METRICS, Metric, Score, oracle_validity
 from ..metrics.standard import summarize
-from ..types import Classifier, silent
+from ..types import Classifier, no_op
 from .job import Job, OnProgress, Pieces, begin, typicality
 
 # One number for each image and metric is kept, so a piece may be larger than one with paths.
@@ -86,7 +86,7 @@ def evaluate_all(
     *,
     oracle: Classifier | None = None,
     seed: int = 0,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = no_op,
 ) -> Evaluation:
     """Explains every pair and measures it; writes ``evaluation.json`` and ``evaluation.md``.
 

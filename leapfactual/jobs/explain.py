@@ -37,7 +37,7 @@ from ..imaging import to_pil
 from ..leaps import describe
 from ..report import cards, change_map, write_animation, write_page
 from ..report.cards import numbers
-from ..types import silent
+from ..types import no_op
 from .job import Job, OnProgress, Piece, Pieces, begin, write_json
 
 # A kill costs at most one piece. It is the smallest of the three jobs' because the paths and the
@@ -48,7 +48,7 @@ RESULTS = ("results.json", "results.csv", "index.html", "summary.json")
 MEANS = ("L1", "typicality", "queries", "milliseconds")
 
 
-def explain_all(job: Job, out: str | Path, on_progress: OnProgress = silent) -> dict[str, Any]:
+def explain_all(job: Job, out: str | Path, on_progress: OnProgress = no_op) -> dict[str, Any]:
     """Explains every pair into a folder and returns a summary; resumes after an interruption.
 
     Arguments:

@@ -31,7 +31,7 @@ from ..solvers import Midpoint
 from ..training import embed, fit, fit_generator
 from ..training.augmentation import d4_orbit, random_d4
 from ..training.loop import Epoch
-from ..types import Classifier, Generator, silent
+from ..types import Classifier, Generator, no_op
 from .consistency import MIN_AGREEMENT, Agreement, agreement
 from .job import OnProgress
 from .labels import NearestNeighbors, Votes
@@ -117,8 +117,8 @@ def fit_bundle(
     force: bool = False,
     overwrite: bool = False,
     device: str = "cpu",
-    log: Log = silent,
-    on_progress: OnProgress = silent,
+    log: Log = no_op,
+    on_progress: OnProgress = no_op,
 ) -> Fitted:
     """Summarizes the data, trains a generator, checks it, trains a flow, searches plans, saves.
 

@@ -27,7 +27,7 @@ from ..files import atomic, fingerprint
 from ..flow import Flow
 from ..leaps import Plan, Stage, describe, parse
 from ..solvers import Solver
-from ..types import Classifier, Generator, silent
+from ..types import Classifier, Generator, no_op
 
 JOB_FORMAT = "leapfactual job 2"
 JOB, RECORDS = "job.json", "parts"
@@ -330,7 +330,7 @@ class Pieces:
             for start in range(0, self.total, size)
         ]
 
-    def pending(self, verb: str, on_progress: OnProgress = silent) -> Iterator[Piece]:
+    def pending(self, verb: str, on_progress: OnProgress = no_op) -> Iterator[Piece]:
         """Yields the pieces that have no record yet; the caller writes it before the next.
 
         Arguments:

@@ -17,7 +17,7 @@ from ..data import Images, Table
 from ..data.csv import read_csv_rows
 from ..errors import InputError
 from ..imaging import paste
-from ..types import silent
+from ..types import no_op
 from .job import Inputs
 
 Pairs = list[tuple[int, int]]
@@ -132,7 +132,7 @@ def augmentation_pairs(
     rare: bool = False,
     share: float = 1.0,
     seed: int = 0,
-    log: Callable[[str], object] = silent,
+    log: Callable[[str], object] = no_op,
 ) -> Pairs:
     """Pairs every image with the classes to make more images of.
 

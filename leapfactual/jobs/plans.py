@@ -26,7 +26,7 @@ from ..flow import Flow
 from ..leaps import Leaps, Plan, RatedPlan, blend, describe, inject, tighten
 from ..metrics import l1
 from ..solvers import RK4, FixedStep, Midpoint
-from ..types import Classifier, Generator, silent
+from ..types import Classifier, Generator, no_op
 from .job import typicality
 from .pairs import random_targets
 
@@ -193,7 +193,7 @@ class HeldOut:
         return RatedPlan(plan, 0.0, numbers, solver)
 
 
-def search_plans(held_out: HeldOut, on_progress: Callable[[float], object] = silent) -> PlanSearch:
+def search_plans(held_out: HeldOut, on_progress: Callable[[float], object] = no_op) -> PlanSearch:
     """Tries plans on held-out images and returns the Pareto front of the best.
 
     The blending step of the nearest plan is the one with the most valid counterfactuals, then the
@@ -230,7 +230,7 @@ def search_plans(held_out: HeldOut, on_progress: Callable[[float], object] = sil
 
 
 def search_fast_plan(
-    held_out: HeldOut, on_progress: Callable[[float], object] = silent
+    held_out: HeldOut, on_progress: Callable[[float], object] = no_op
 ) -> RatedPlan | None:
     """Returns the cheapest plan that is no worse than the paper's reliable one, if there is one.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..classifiers import open_classifier, undo_stretch
 from ..data import Images, Table
 from ..errors import InputError
-from ..types import Classifier, silent
+from ..types import Classifier, no_op
 from .job import EXAMPLES, open_sources
 from .labels import Votes, read_votes
 
@@ -54,7 +54,7 @@ def open_subject(
     channels: int | None = None,
     stretch: str = "auto",
     device: str = "cpu",
-    log: Log = silent,
+    log: Log = no_op,
 ) -> Subject:
     """Opens images, and a classifier or votes, and finds the names of the classes.
 

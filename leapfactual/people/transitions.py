@@ -95,7 +95,7 @@ def confusion_matrix_of(
     return confusion_matrix({(row.truth, row.answer): row.times for row in rows}, classes)
 
 
-def settle(c: Connection, task: t.Record, now: float) -> None:
+def apply_rule(c: Connection, task: t.Record, now: float) -> None:
     """Applies the rule to a task, and advances its run if it is decided."""
     if _decide(c, task.id, now):
         advance_from(c, task.frame_id, now)
@@ -116,7 +116,7 @@ def reconsider(c: Connection, now: float) -> None:
     voted = exists().where(t.vote.c.task_id == t.task.c.id)
     for row in c.execute(select(t.task).where(*waiting, voted).order_by(t.task.c.id)).all():
         if c.execute(select(t.task.c.id).where(t.task.c.id == row.id, *waiting)).first():
-            settle(c, row, now)
+            apply_rule(c, row, now)
 
 
 def advance_from(c: Connection, frame: int, now: float) -> None:

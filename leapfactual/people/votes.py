@@ -13,12 +13,12 @@ from .transitions import (
     NEWEST,
     STUCK,
     advance_from,
+    apply_rule,
     get_campaign,
     log_event,
     record_consensus,
     segment_of,
     segments,
-    settle,
 )
 
 PERSON = select(t.annotator).where(t.annotator.c.id == bindparam("annotator"))
@@ -121,7 +121,7 @@ def cast(
     )
     log_event(c, now, "voted", task=task.id, annotator=annotator, answer=answer, counted=counted)
     if counted and task.kind == t.FRAME:
-        settle(c, task, now)
+        apply_rule(c, task, now)
     return Receipt(counted)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from leapfactual.errors import InputError
 from leapfactual.files import atomic
 from leapfactual.generators import GAN
-from leapfactual.types import Classifier, silent
+from leapfactual.types import Classifier, no_op
 
 FACES_PER_SEED = 500
 
@@ -54,7 +54,7 @@ def sample(
     seed: int = 0,
     batch_size: int = 8,
     path: Path | None = None,
-    progress: Callable[[float], object] = silent,
+    progress: Callable[[float], object] = no_op,
 ) -> LabeledFaces:
     """Draws faces until there are enough of each class, and returns as many of each.
 

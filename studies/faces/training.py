@@ -13,7 +13,7 @@ from leapfactual.flow import Flow
 from leapfactual.generators import GAN
 from leapfactual.solvers import Midpoint
 from leapfactual.training import fit
-from leapfactual.types import Classifier, silent
+from leapfactual.types import Classifier, no_op
 
 from .sampling import LabeledFaces
 
@@ -84,7 +84,7 @@ def train_flow(
     *,
     device: str = "cpu",
     checkpoint: Path | None = None,
-    progress: Callable[[float], object] = silent,
+    progress: Callable[[float], object] = no_op,
 ) -> Flow:
     """Trains a flow on faces and the black box's answers on them, as hard labels.
 

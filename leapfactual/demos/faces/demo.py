@@ -22,7 +22,7 @@ from ...leaps import Stage, blend, tighten
 from ...masks import grow, soften
 from ...metrics import LPIPS, METRICS
 from ...report import cards, tables, write_page
-from ...types import Classifier, Generator, silent
+from ...types import Classifier, Generator, no_op
 from .album import SMALL, Album, Line, animate, write_sheet
 from .expressions import ExpressionNetwork, SmileClassifier
 from .identity import FaceEmbedder, IdentityDistance
@@ -151,7 +151,7 @@ def explain(
     seed: int = 0,
     command: str,
     device: str = "cpu",
-    progress: Callable[[float, str], object] = silent,
+    progress: Callable[[float, str], object] = no_op,
 ) -> list[tables.Row]:
     """Explains faces one by one, keeping small pictures only, and writes all results."""
     album = Album(gan)
