@@ -439,7 +439,7 @@ def _build(kinds: dict[str, type[T]], config: dict[str, object]) -> T:
     kind = arguments.pop("kind")
     if kind not in kinds:
         raise InputError(
-            f"`{kind}` is not one of {sorted(kinds)}. If it is of your own, pass field=… or base=… "
-            "to Flow.load."
+            f"`{kind}` is not one of {sorted(kinds)}. If it is of your own, pass field=… or "
+            "base=… to Flow.load."
         )
     return kinds[str(kind)](**arguments)

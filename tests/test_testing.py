@@ -123,7 +123,7 @@ class Broken(lf.Explainer):
         (lambda e: e.x.add_(1), "changed its input"),
         (lambda e: e.z_counterfactual.sub_(e.z_counterfactual.mean(0)), "results depend on"),
         (lambda e: e.label.fill_(0), "label is not where"),
-        (lambda e: e.queries.fill_(0), "must have been asked"),
+        (lambda e: e.queries.fill_(0), "must have been queried"),
         (lambda e: e.leaps.fill_(-1), "must not be negative"),
     ],
 )
