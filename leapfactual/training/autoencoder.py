@@ -125,7 +125,7 @@ def fit(
     module = _module(model)
     check_choice(precision, PRECISIONS, "precision")
     _check_images(images, batch_size)
-    if getattr(model, "classes", 0) and conditions is None:
+    if isinstance(model, VAE) and model.classes and conditions is None:
         raise InputError(
             "a conditional model is trained with conditions: pass what the classifier says of "
             "the images, fit_generator(model, images, p)."

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 from torch import nn
 
+import leapfactual as lf
 from leapfactual import generators
 from leapfactual.errors import InputError, MissingData, MissingExtra, NeedsGradient, TrainingError
 from leapfactual.generators import (
@@ -24,7 +25,7 @@ from leapfactual.generators import (
     stylegan,
 )
 from leapfactual.generators.wae import mmd
-from leapfactual.testing import check_generator
+from leapfactual.testing import GaussianOracle, check_generator
 from leapfactual.training import fit_generator
 from leapfactual.types import Generator
 
@@ -283,6 +284,52 @@ def test_standardized_rows():
     torch.testing.assert_close(z.std(0, correction=0), torch.tensor([1.0, 1.0, 0.0]))
     torch.testing.assert_close(generator.decode(z), rows)
     check_generator(generator, rows)
+
+
+# -- one's own --
+
+
+def test_a_generator_needs_encode_and_decode_and_nothing_else(tmp_path):
+    class Doubled:
+        def encode(self, x):
+            return 2 * x
+
+        def decode(self, z):
+            return z / 2
+
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), 0.5)
+    z, y = oracle.sample(5)
+    check_generator(Doubled(), z / 2)
+    explainer = lf.LeapFactual(
+        Doubled(), lambda x: oracle.classifier(2 * x), oracle.flow(), [lf.blend(15, 0.2)]
+    )
+    assert explainer.explain(z / 2, 1 - y).valid.all()
+    with pytest.raises(InputError, match="a Doubled cannot be saved: only Identity, "):
+        generators.save(Doubled(), tmp_path / "g.safetensors")
+
+
+def test_an_autoencoder_of_ones_own_needs_a_loss_to_be_trained(tmp_path):
+    class Linear(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down, self.up = nn.Linear(64, 4), nn.Linear(4, 64)
+
+        def encode(self, x):
+            return self.down(x.flatten(1))
+
+        def decode(self, z):
+            return self.up(z).reshape(-1, 1, 8, 8)
+
+        def loss(self, x, rng):
+            x_hat = self.decode(self.encode(x))
+            return (x_hat - x).square().mean(), x_hat
+
+    losses = [
+        fit_generator(Linear(), DIGITS[:100], epochs=3, checkpoint=tmp_path / "c.safetensors")
+        for _ in range(2)
+    ]
+    assert losses[0][-1] < losses[0][0]
+    assert losses[1] == losses[0], "the second resumes where the first ended"
 
 
 # -- GANs --
