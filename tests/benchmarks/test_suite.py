@@ -24,6 +24,7 @@ def small(monkeypatch):
     monkeypatch.setattr(published, "SIZES", (1, 4))
 
 
+@pytest.mark.slow
 def test_a_run_measures_everything_and_keeps_other_machines(small, tmp_path):
     elsewhere = [tables.row("h200-512", "fast plan", "speedup", [250.0])]
     path = tmp_path / "bench.json"

@@ -831,6 +831,7 @@ def grow_interned_strings():
     tracemalloc.stop()
 
 
+@pytest.mark.slow
 @BOTH
 def test_memory_does_not_grow_with_votes_and_pictures(campaign, tmp_path, form):
     made = campaign()

@@ -136,6 +136,7 @@ def test_targets_are_never_the_class_itself():
 # -- the whole --
 
 
+@pytest.mark.slow
 def test_the_study_writes_its_numbers(done):
     out, rows = done
     written = json.loads((out / "galaxies.json").read_text())
@@ -164,6 +165,7 @@ def test_the_study_writes_its_numbers(done):
     }
 
 
+@pytest.mark.slow
 def test_no_injection_is_the_blended_one(done):
     found = {(r.setting, r.method, r.metric): r.mean for r in done[1]}
     for metric in (*tables.SHOWN, "typical"):
@@ -171,6 +173,7 @@ def test_no_injection_is_the_blended_one(done):
         assert found["bars: N_i, 1 / 1.025", "0", metric] == pytest.approx(blended, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_gains_are_against_the_same_runs_baseline(done):
     found = {(r.method, r.metric): r.mean for r in done[1] if r.setting == "bars: retraining"}
     for method, metric in found:
@@ -179,6 +182,7 @@ def test_gains_are_against_the_same_runs_baseline(done):
             assert gain == pytest.approx(found[method, metric] - found["20 %", metric], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_goes_on(done, tmp_path):
     class Stop(Exception):
         pass
@@ -204,6 +208,7 @@ def test_an_interrupted_study_goes_on(done, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_several_data_sets_share_a_folder(done, tmp_path, undrawn):
     shutil.copytree(done[0], tmp_path / "out")
     rows = study(tmp_path / "out", replace(SMALL, runs=1, retrained=0), name="other")
@@ -211,6 +216,7 @@ def test_several_data_sets_share_a_folder(done, tmp_path, undrawn):
     assert [r for r in rows if r.setting.startswith("bars")] == done[1]
 
 
+@pytest.mark.slow
 def test_other_settings_need_another_folder(done):
     with pytest.raises(InputError, match="other settings.*flow_steps.*--out"):
         study(done[0], replace(SMALL, flow_steps=30))

@@ -61,6 +61,7 @@ def test_the_exact_velocity_is_the_mean_over_pairs():
     torch.testing.assert_close((z1 - z0)[near].mean(0), v[0], rtol=0, atol=0.02)
 
 
+@pytest.mark.slow
 def test_the_trained_flow_is_near_the_exact_one(study):
     _, rows = study
     assert rows["replacement, 1 / 1", "trained flow", "shift of r, in sides"].mean < 0.1
@@ -74,6 +75,7 @@ def test_the_trained_flow_is_near_the_exact_one(study):
     assert alphas == sorted(alphas, reverse=True), "a larger step leaves less of the source"
 
 
+@pytest.mark.slow
 def test_the_study_writes_its_numbers(study):
     out, rows = study
     written = json.loads((out / "squares.json").read_text())
