@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .errors import MissingExtra
+from .extras import require
 
 Coupling = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -31,13 +31,13 @@ def optimal_transport(z0: Tensor, z1: Tensor, c: Tensor) -> Tensor:
         | transport (Tong et al., 2024)
         | https://arxiv.org/abs/2302.00482
     """
-    try:
-        import ot
-    except ImportError as error:
-        raise MissingExtra(
-            "The optimal-transport coupling needs POT, which is not installed. "
-            "Run `pip install 'leapfactual[transport]'`, or use the independent coupling."
-        ) from error
+    ot = require(
+        "ot",
+        extra="transport",
+        subject="the optimal-transport coupling needs",
+        package="POT",
+        remedy="or use the independent coupling",
+    )
     paired = z0.clone()
     labels = c.argmax(1)
     for label in range(c.shape[1]):

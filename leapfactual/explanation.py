@@ -17,7 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from . import checks
-from .errors import InputError, MissingData, MissingExtra
+from .errors import InputError, MissingData
+from .extras import require
 from .files import below, read_safetensors, write_safetensors
 from .imaging import paste, to_pil
 from .types import Generator
@@ -389,13 +390,7 @@ class Explanation:
 
     def to_frame(self) -> Any:  # noqa: ANN401 - a table of pandas, which is not required
         """Returns a table of pandas with a row for each image."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtra(
-                "a frame needs pandas, which is not installed. Run `pip install "
-                "'leapfactual[frame]'`."
-            ) from error
+        pandas = require("pandas", extra="frame", subject="a frame needs")
         from .report.cards import numbers
 
         return pandas.DataFrame(

@@ -23,7 +23,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from . import checks
-from .errors import InputError, IntegrationError, MissingExtra
+from .errors import InputError, IntegrationError
+from .extras import require
 
 MOST_STEPS = 2_000
 Velocity = Callable[[Tensor, Tensor], Tensor]
@@ -119,13 +120,9 @@ class Dopri5(Solver):
 
     def integrate(self, v: Velocity, z: Tensor, start: float, end: float) -> Tensor:
         """See :meth:`Solver.integrate`."""
-        try:
-            from torchdiffeq import odeint
-        except ImportError as error:
-            raise MissingExtra(
-                "Dopri5 needs torchdiffeq, which is not installed. Run `pip install "
-                "'leapfactual[adaptive]'`, or use RK4."
-            ) from error
+        odeint = require(
+            "torchdiffeq", extra="adaptive", subject="Dopri5 needs", remedy="or use RK4"
+        ).odeint
         times = z.new_tensor([start, end])
         try:
             path: Tensor = odeint(

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from leapfactual.bundle import Bundle
-from leapfactual.errors import MissingExtra
 from leapfactual.explainer import LeapFactual
+from leapfactual.extras import require
 from leapfactual.generators import VAE
 from leapfactual.leaps import Stage, blend, inject
 from leapfactual.pretrained import Pretrained
@@ -116,13 +116,9 @@ def explain_as_published(work: Work, count: Callable[[], object] = lambda: None)
         work: What to explain.
         count: Called with every evaluation of the field.
     """
-    try:
-        from torchdiffeq import odeint
-    except ImportError as error:
-        raise MissingExtra(
-            "the published procedure needs torchdiffeq, which is not installed. Run `pip install "
-            "'leapfactual[adaptive]'`."
-        ) from error
+    odeint = require(
+        "torchdiffeq", extra="adaptive", subject="the published procedure needs"
+    ).odeint
     vae, flow, network = work.bundle.generator, work.bundle.flow, work.shipped.classifier.network
     assert isinstance(vae, VAE)
 

@@ -36,8 +36,8 @@ from .cuda_graphs import capture
 NAMES = [f.name for f in fields(Explanation) if f.name not in ("x", "seconds", "path")]
 # Below sixteen images a launch costs the same, so that smaller buckets would only be more graphs.
 MIN_BUCKET = 16
-# Ambiguous images are walked twice. With a tenth of them, half precision still wins clearly (it
-# about doubles the speed of a decoder); with more, the second walk eats up what the first saved.
+# Ambiguous images are walked twice. With a tenth of them half precision still pays; with many
+# more, the second walk would eat up what the first one saved.
 MAX_AMBIGUOUS = 0.1
 # Each graph keeps its own activations on the device; eight cover the sizes of a job and its rest.
 MAX_GRAPHS = 8

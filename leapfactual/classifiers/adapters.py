@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import checks
-from ..errors import InputError, MissingData, MissingExtra
+from ..errors import InputError, MissingData
+from ..extras import require
 from ..types import Classifier
 from .preprocessing import Preprocessing
 from .wrap import NO_PREPROCESSING, check_classes, from_labels, from_probabilities, prepare
@@ -70,13 +71,7 @@ def onnx_rows(
     path = Path(path)
     if not path.is_file():
         raise MissingData(f"there is no ONNX file at {path}. Give the path of an .onnx file.")
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtra(
-            "ONNX files need onnxruntime, which is not installed. "
-            "Run `pip install 'leapfactual[onnx]'`."
-        ) from error
+    onnxruntime = require("onnxruntime", extra="onnx", subject="ONNX files need")
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own errors have no common parent but this
@@ -163,16 +158,12 @@ def load_clip(
         )
     if len(prompts) < 2:
         raise InputError(f"`prompts` must be one for each of several classes, got {prompts!r}.")
+    transformers = require("transformers", extra="clip", subject="CLIP needs")
     try:
-        from transformers import AutoTokenizer, CLIPModel
-    except ImportError as error:
-        raise MissingExtra(
-            "CLIP needs transformers, which is not installed. "
-            "Run `pip install 'leapfactual[clip]'`."
-        ) from error
-    try:
-        model = CLIPModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = transformers.CLIPModel.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(f"{folder} holds no CLIP model ({reason}).") from error

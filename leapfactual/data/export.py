@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..errors import InputError, MissingExtra
+from ..errors import InputError
+from ..extras import require
 from ..files import atomic
 from ..types import no_op
 from .digits import digits
@@ -78,14 +79,10 @@ def _galaxies() -> Iterator[tuple[str, str, Pixels]]:
 
 
 def _wine(path: Path) -> Path:
-    try:
-        from sklearn.datasets import load_wine
-    except ImportError as error:
-        raise MissingExtra(
-            "the wines come with scikit-learn, which is not installed. Run `pip install "
-            "'leapfactual[sklearn]'`."
-        ) from error
-    wine = load_wine()
+    datasets = require(
+        "sklearn.datasets", extra="sklearn", subject="the wines need", package="scikit-learn"
+    )
+    wine = datasets.load_wine()
     with atomic(path) as temporary, temporary.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow([*wine.feature_names, "class"])

@@ -3,15 +3,10 @@
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import MissingExtra
+from ..extras import require
 
 
 def open_hdf5(file: str | Path | IO[bytes]) -> Any:  # noqa: ANN401 - h5py has no types
     """Opens an HDF5 file for reading, or raises an error that says what to install."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise MissingExtra(
-            "HDF5 files need h5py, which is not installed. Run `pip install 'leapfactual[hdf5]'`."
-        ) from error
+    h5py = require("h5py", extra="hdf5", subject="HDF5 files need")
     return h5py.File(file, "r")

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from ..errors import InputError, MissingData, MissingExtra
+from ..errors import InputError, MissingData
+from ..extras import require
 from .gan import GAN, Inversion
 from .layers import check_images, check_shape
 from .openvino import Graph
@@ -42,13 +43,7 @@ def from_openvino(path: str | Path, engine: str = "openvino") -> Callable[[Tenso
         return Graph(path)
     if not path.is_file():
         raise MissingData(f"there is no OpenVINO model at {path}. Give the path of its .xml file.")
-    try:
-        import openvino
-    except ImportError as error:
-        raise MissingExtra(
-            "OpenVINO models need openvino, which is not installed. "
-            "Run `pip install 'leapfactual[openvino]'`."
-        ) from error
+    openvino = require("openvino", extra="openvino", subject="OpenVINO models need")
     try:
         model = openvino.Core().compile_model(
             str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}

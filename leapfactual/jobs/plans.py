@@ -51,8 +51,7 @@ INJECTION_COUNTS = (1, 2, 3, 4, 5, 8)
 SHARE_TOLERANCE = 0.005
 # Plans within 2 % of the smallest distance look the same; then the fewest queries decide.
 RELATIVE_L1_TOLERANCE = 1.02
-# The median typicality of 256 images is uncertain by 2 percentiles or so, and a front spans some
-# 45: operating points closer than this cannot be told apart.
+# Operating points closer than this are hardly told apart by the median typicality of 256 images.
 MIN_RELIABILITY_GAP = 0.1
 
 # The grid of fast plans: three to six large leaps whose sizes sum to 1 to 1.5, the paper's way in

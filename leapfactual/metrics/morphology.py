@@ -30,7 +30,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import checks
-from ..errors import InputError, MissingExtra
+from ..errors import InputError
+from ..extras import require
 
 NAMES = ("area", "length", "thickness", "slant", "width", "height")
 SCALE = 4
@@ -254,11 +255,4 @@ def _extent(profile: Tensor, mass: Tensor) -> Tensor:
 
 
 def _ndimage() -> Any:  # noqa: ANN401 - a module
-    try:
-        from scipy import ndimage
-    except ImportError as error:
-        raise MissingExtra(
-            "morphometrics need scipy, which is not installed. "
-            "Run `pip install 'leapfactual[metrics]'`."
-        ) from error
-    return ndimage
+    return require("scipy.ndimage", extra="metrics", subject="morphometrics need")

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError, MissingExtra
+from ..errors import InputError
 from ..explanation import Explanation
+from ..extras import require
 from .morphology import morphometrics, relative_error
 
 # Changes of less than a tenth of the range are hardly visible.
@@ -218,12 +219,4 @@ def require_torchmetrics() -> None:
 
 
 def _torchmetrics(name: str) -> Any:  # noqa: ANN401 - a module
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtra(
-            "AUC and SSIM need torchmetrics, which is not installed. "
-            "Run `pip install 'leapfactual[metrics]'`."
-        ) from error
+    return require(name, extra="metrics", subject="AUC and SSIM need")

@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..errors import InputError, MissingExtra
+from ..errors import InputError
+from ..extras import require
 from ..files import atomic
 from ..imaging import to_pil
 from ..types import Generator
@@ -109,13 +110,7 @@ def thumbnails(e: "Explanation", limit: int = MAX_THUMBNAILS) -> str:
 
 def require_matplotlib() -> None:
     """Checks that matplotlib is installed, before any work is done, and says how to get it."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(
-            "figures need matplotlib, which is not installed. Run `pip install "
-            "'leapfactual[plot]'`."
-        ) from error
+    require("matplotlib", extra="plot", subject="figures need")
 
 
 def figure(e: "Explanation", rows: Sequence[int] | None = None) -> Any:  # noqa: ANN401 - a figure of matplotlib, which is not required
