@@ -117,7 +117,19 @@ class Optimization(Explainer):
             z = z.detach()
             image = self.generator.decode(z)
             p = self._query(image)
-        return _explanation(x, reconstruction, image, start, z, source, y, p, self.steps, started)
+        return Explanation.of(
+            x,
+            image,
+            y,
+            p,
+            source.argmax(1),
+            reconstruction=reconstruction,
+            z=start,
+            z_counterfactual=z,
+            steps=self.steps,
+            queries=self.steps + 2,
+            seconds=time.perf_counter() - started,
+        )
 
     def _classification_loss(self, p: Tensor, one_hot: Tensor) -> Tensor:
         if self.loss == "squared":
@@ -172,38 +184,15 @@ class ConditionalGenerator(Explainer):
         reconstruction = self.generator.decode(z, c.to(x))
         image = self.generator.decode(z, F.one_hot(y, classes).to(x))
         source, p = self.classifier(reconstruction), self.classifier(image)
-        return _explanation(x, reconstruction, image, z, z, source, y, p, 1, started)
-
-
-def _explanation(
-    x: Tensor,
-    reconstruction: Tensor,
-    counterfactual: Tensor,
-    z: Tensor,
-    z_counterfactual: Tensor,
-    source: Tensor,
-    target: Tensor,
-    p: Tensor,
-    steps: int,
-    started: float,
-) -> Explanation:
-    """Returns the explanation of a method that takes a fixed number of steps."""
-    label, before = p.argmax(1), source.argmax(1)
-    count = torch.full_like(target, steps)
-    seen = torch.where(label == target, count, -1)
-    return Explanation(
-        x=x,
-        reconstruction=reconstruction,
-        counterfactual=counterfactual,
-        z=z,
-        z_counterfactual=z_counterfactual,
-        source=before,
-        target=target,
-        label=label,
-        probabilities=p,
-        first=torch.where(before == target, 0, seen),
-        leaps=count,
-        nfe=torch.zeros_like(target),
-        queries=count + 2,
-        seconds=torch.full_like(p[:, 0], (time.perf_counter() - started) / len(x)),
-    )
+        return Explanation.of(
+            x,
+            image,
+            y,
+            p,
+            source.argmax(1),
+            reconstruction=reconstruction,
+            z=z,
+            z_counterfactual=z,
+            queries=3,
+            seconds=time.perf_counter() - started,
+        )

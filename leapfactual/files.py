@@ -147,13 +147,14 @@ def fingerprint(*values: Tensor | str) -> str:
 
     Example:
         >>> fingerprint("a cat", torch.zeros(2))[:12]
-        '402d819dc2ce'
+        '22d04f77ebf5'
     """
     digest = hashlib.sha256()
     for value in values:
         if isinstance(value, str):
             digest.update(value.encode())
         else:
+            digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
             row = value.detach().cpu().contiguous().flatten()
             digest.update(row.view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -1,12 +1,10 @@
 """State on disk, from which an interrupted study resumes."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leapfactual.data import Dataset
 from leapfactual.errors import InputError
 from leapfactual.files import atomic
 
@@ -25,15 +23,6 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def fingerprint(*sets: Dataset) -> str:
-    """Returns a hash of the pixels and labels of data sets."""
-    digest = hashlib.sha256()
-    for part in sets:
-        digest.update(part.images.contiguous().numpy().data)
-        digest.update(part.labels.contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 def same_study(folder: Path, current: Mapping[str, Any]) -> None:

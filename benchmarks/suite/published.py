@@ -13,6 +13,7 @@ from leapfactual.bundle import Bundle
 from leapfactual.explainer import LeapFactual
 from leapfactual.extras import require
 from leapfactual.generators import VAE
+from leapfactual.jobs.pairs import random_targets
 from leapfactual.leaps import Stage, blend, inject
 from leapfactual.pretrained import Pretrained
 from leapfactual.report.tables import Row, row
@@ -61,8 +62,7 @@ class Work:
         parts = [vae.decode(vae.encode(part)) for part in torch.split(x, BATCH)]
         reconstruction = torch.cat(parts)
         source = _labels(shipped.classifier, reconstruction)
-        shift = torch.randint(1, 10, (len(x),), generator=torch.Generator().manual_seed(seed))
-        return cls(shipped, x, (source + shift.to(x.device)) % 10, reconstruction)
+        return cls(shipped, x, random_targets(source, 10, seed), reconstruction)
 
     @property
     def device(self) -> str:

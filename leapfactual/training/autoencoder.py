@@ -16,13 +16,13 @@ from torch.nn import functional as F
 from .. import checks
 from .._engine.cuda_graphs import synchronizes, to_memory_format
 from ..errors import InputError
+from ..files import fingerprint
 from ..generators.io import Configured
 from ..generators.vae import VAE
 from ..generators.wae import WAE
 from ..imaging import save_grid
 from ..types import Conditional
 from .loop import Batch, Epoch, Loop, check_choice
-from .state import fingerprint
 
 PRECISIONS = ("float32", "bfloat16")
 PREVIEW_IMAGES = 8

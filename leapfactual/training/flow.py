@@ -12,10 +12,10 @@ from .. import checks
 from ..couplings import COUPLINGS
 from ..errors import InputError
 from ..fields import FIELDS
+from ..files import fingerprint
 from ..flow import Flow
 from ..types import Batched, Classifier, Generator
 from .loop import Batch, Epoch, Loop, check_choice
-from .state import fingerprint
 
 # Beyond a factor of five either the noise or the latents are negligible where the two are mixed,
 # and the velocity is learnt from the other alone.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import InputError
@@ -27,19 +27,6 @@ def reseed(rng: torch.Generator, seed: int, epoch: int) -> None:
     """Seeds the random generator for one epoch."""
     digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
     rng.manual_seed(int.from_bytes(digest[:7], "big"))
-
-
-def fingerprint(*parts: Tensor | str) -> str:
-    """Returns a SHA-256 of tensors and texts, by which a checkpoint recognizes its data."""
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, Tensor):
-            digest.update(f"{part.dtype} {tuple(part.shape)}".encode())
-            content = part.detach().cpu().contiguous()
-            digest.update(content.view(torch.uint8).numpy().tobytes())
-        else:
-            digest.update(part.encode())
-    return digest.hexdigest()
 
 
 @dataclass

@@ -23,14 +23,14 @@ import torch
 
 from leapfactual.data import Dataset
 from leapfactual.errors import InputError
-from leapfactual.files import atomic
+from leapfactual.files import atomic, fingerprint
 from leapfactual.generators import WAE
 from leapfactual.metrics import LPIPS
 from leapfactual.metrics.standard import require_torchmetrics
 from leapfactual.report import tables as results
 from leapfactual.report.figures import require_matplotlib
 
-from ..state import fingerprint, read_json, same_study, write_json
+from ..state import read_json, same_study, write_json
 from .figures import draw, draw_curves, draw_retraining
 from .improvement import leads, measure_improvement
 from .tables import SHOWN, STRONG, measure_tables, sweep
@@ -112,7 +112,8 @@ def run(
     _check(train_set, settings)
     begun = {k: v for k, v in asdict(settings).items() if k not in ("runs", "retrained", "seed")}
     kind = torch.device(device).type
-    same_study(own, begun | {"device": kind, "galaxies": fingerprint(train_set, test_set)})
+    pixels = (train_set.images, train_set.labels, test_set.images, test_set.labels)
+    same_study(own, begun | {"device": kind, "galaxies": fingerprint(*pixels)})
     say = _Share(progress, settings)
     wae = train_generator(
         train_set.images.to(device),

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from leapfactual.explanation import Explanation
+from leapfactual.jobs.pairs import random_targets
 from leapfactual.report import tables as results
 from leapfactual.report.figures import save, sheet, show
 
 from .improvement import BASELINE, LONGER, SHARES
-from .tables import targets, three_ways
+from .tables import three_ways
 from .training import Galaxies, Parts, Settings
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def draw_failures(
     x = test_set.x[:: max(1, len(test_set.x) // MAX_FAILURES_SEARCHED)]
     with torch.no_grad():
         source = parts.weak(parts.wae.decode(parts.wae.encode(x))).argmax(1)
-    target = targets(source, len(test_set.classes), 0)
+    target = random_targets(source, len(test_set.classes), 0)
     e = three_ways(parts, x, target, settings)["reliable CE"]
     disputed = parts.strong(e.counterfactual).argmax(1) != e.target
     typicality = parts.flow.typicality(e.z_counterfactual, e.target)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from leapfactual.explanation import Explanation
+from leapfactual.jobs.pairs import random_targets
 from leapfactual.metrics import LPIPS, METRICS, Metric, oracle_validity, perceptual
 from leapfactual.metrics.standard import auroc
 from leapfactual.types import Classifier
@@ -40,13 +41,6 @@ def reliability(oracle: Classifier, lpips: LPIPS) -> list[Metric]:
         METRICS["PSNR"],
         perceptual(lpips),
     ]
-
-
-def targets(source: Tensor, classes: int, seed: int) -> Tensor:
-    """Draws a class for each galaxy that is not its own."""
-    rng = torch.Generator().manual_seed(seed)
-    other = torch.randint(1, classes, (len(source),), generator=rng).to(source.device)
-    return (source + other) % classes
 
 
 def three_ways(
@@ -113,7 +107,7 @@ def _elsewhere(parts: Parts, x: Tensor, seed: int, leaps: int) -> BlendingWalk:
     """Walks galaxies to classes that are not their own."""
     with torch.no_grad():
         source = parts.weak(parts.wae.decode(parts.wae.encode(x))).argmax(1)
-    return _walk(parts, x, targets(source, parts.flow.classes, seed), leaps)
+    return _walk(parts, x, random_targets(source, parts.flow.classes, seed), leaps)
 
 
 def _measure(

@@ -42,11 +42,11 @@ import torch
 
 from leapfactual.data import Dataset
 from leapfactual.errors import MissingExtra
-from leapfactual.files import atomic
+from leapfactual.files import atomic, fingerprint
 from leapfactual.metrics import LPIPS
 from leapfactual.report import tables
 
-from ..state import fingerprint, read_json, same_study, write_json
+from ..state import read_json, same_study, write_json
 from .comparison import COLUMNS, PAPER, Comparison
 from .effects import measure_effects, measure_probes
 from .figures import draw
@@ -92,7 +92,8 @@ def run(
         progress: Called with the share that is done and what is going on.
     """
     begun = {k: v for k, v in asdict(settings).items() if k not in ("runs", "seed")}
-    same_study(out, begun | {"device": device, "digits": fingerprint(train_set, test_set)})
+    pixels = (train_set.images, train_set.labels, test_set.images, test_set.labels)
+    same_study(out, begun | {"device": device, "digits": fingerprint(*pixels)})
     x = train_set.images[: settings.train_digits].to(device)
     y = train_set.labels[: settings.train_digits].to(device)
     digits = test_set.images[: settings.test_digits].to(device)

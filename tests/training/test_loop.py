@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from leapfactual.errors import InputError
+from leapfactual.files import fingerprint
 from leapfactual.training.loop import Loop, learning_rate_at
-from leapfactual.training.state import fingerprint, reseed
+from leapfactual.training.state import reseed
 
 X = torch.linspace(-1, 1, 50)[:, None]
 Y = 3 * X + 1
