@@ -56,6 +56,11 @@ def test_the_solvers_fields_bases_and_couplings_know_only_the_vocabulary():
     assert not [(a, b) for a, b in layers.imports() if a in maths and b not in vocabulary]
 
 
+def test_generators_classifiers_and_data_do_not_know_each_other():
+    parts = {"generators", "classifiers", "data"}
+    assert not [(a, b) for a, b in layers.imports() if {a, b} <= parts]
+
+
 def test_importing_the_package_costs_little_beyond_torch():
     code = (
         "import sys, torch; before = set(sys.modules); "

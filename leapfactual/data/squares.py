@@ -7,8 +7,7 @@ about it.
 
 import torch
 from torch import Tensor
-
-from ..classifiers import from_labels
+from torch.nn import functional as F
 
 CENTRES = ((-0.25, -0.25), (-0.25, 0.25), (0.25, -0.25), (0.25, 0.25))
 HALF = 0.25
@@ -33,5 +32,12 @@ def sample(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return centres(y) + r, y
 
 
-#: The classifier: which quadrant a point is in, as a one-hot row.
-quadrant = from_labels(lambda x: 2 * (x[:, 0] > 0).long() + (x[:, 1] > 0).long(), classes=4)
+def quadrant(x: Tensor) -> Tensor:
+    """Classifies points ``(B, 2)`` by their quadrant, as one-hot rows ``(B, 4)``.
+
+    Example:
+        >>> quadrant(torch.tensor([[0.3, -0.1]]))
+        tensor([[0., 0., 1., 0.]])
+    """
+    y = 2 * (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+    return F.one_hot(y, len(CENTRES)).to(x.dtype)
