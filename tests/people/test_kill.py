@@ -26,6 +26,9 @@ def killed(place, *options):
     return found
 
 
+@pytest.mark.parametrize(
+    "place", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True
+)
 def test_a_few_kills_lose_nothing(place):
     killed(place, "--kills", "12", "--people", "12", "--pictures", "12", "--pause", "0.2")
 

@@ -62,6 +62,7 @@ def test_wrong_options_are_refused(arguments):
     assert run(cli.study, ["squares", *arguments]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_commands_run_as_modules_and_a_known_error_is_one_line(tmp_path):
     (tmp_path / "squares-300-0.checkpoint.safetensors").write_bytes(b"broken")
     call = [sys.executable, "-m", "studies", "squares", "--steps", "300", "--runs", "1"]
