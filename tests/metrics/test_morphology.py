@@ -70,6 +70,7 @@ def test_medial_axes_agree_with_scikit_image_up_to_ties():
         )
 
 
+@pytest.mark.slow
 def test_morphometrics_of_a_batch_are_those_of_its_images_and_of_many_workers(
     measured, monkeypatch
 ):

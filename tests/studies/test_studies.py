@@ -100,6 +100,7 @@ def test_the_study_writes_its_numbers(study):
     assert lf.Flow.load(out / "squares.safetensors").base == Uniform()
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(squares, "POINTS", 400)
     monkeypatch.setattr(squares, "EXACT_STEPS", 10)
@@ -281,6 +282,7 @@ def test_the_parts_are_the_papers():
     assert moved.shape == (3, 1, 28, 28)
 
 
+@pytest.mark.slow
 def test_probes_read_what_is_there_and_nothing_else():
     g = torch.Generator().manual_seed(0)
     labels = torch.randint(3, (2000,), generator=g)
@@ -321,6 +323,7 @@ def quick_shipping(monkeypatch):
     monkeypatch.setattr(plans, "INJECTION_COUNTS", (1,))
 
 
+@pytest.mark.slow
 def test_what_a_study_ships_can_be_loaded(small_digits, tmp_path, quick_shipping):
     made = training.untrained()
     for module in made.modules().values():
