@@ -77,6 +77,7 @@ def study(out, gan, oracles, progress=lambda *_: None, settings=SMALL):
     )
 
 
+@pytest.mark.slow
 def test_the_study_writes_its_numbers_and_pictures(done):
     out, rows, said = done
     found = {(r.setting, r.method, r.metric): r for r in rows}
@@ -105,6 +106,7 @@ def test_the_study_writes_its_numbers_and_pictures(done):
     assert shares[-1] == 1.0
 
 
+@pytest.mark.slow
 def test_a_mask_keeps_the_rest(done):
     found = {(r.setting, r.method, r.metric): r.mean for r in done[1]}
     for name in ("LeapFactual", "LeapFactual_R"):
@@ -133,12 +135,14 @@ def test_an_interrupted_study_goes_on(done, gan, oracles, tmp_path):
         assert r.mean == pytest.approx(wanted[r.setting, r.method, r.metric], nan_ok=True), r
 
 
+@pytest.mark.slow
 def test_other_distances_are_another_study(done, gan, oracles):
     other = replace(oracles, lpips={"LPIPS (AlexNet)": distance})
     with pytest.raises(InputError, match="other settings"):
         study(done[0], gan, other)
 
 
+@pytest.mark.slow
 def test_faces_can_be_drawn_one_by_one(done, gan, oracles):
     flow = demo.Flow.load(done[0] / "MLP-0.safetensors").requires_grad_(False)
     tested = training.sample_faces(gan, smiling, 5, 5, 1)
@@ -155,6 +159,7 @@ def test_faces_can_be_drawn_one_by_one(done, gan, oracles):
     torch.testing.assert_close(apart, distance(x.roll(1, 0), x).double(), rtol=0.02, atol=0)
 
 
+@pytest.mark.slow
 def test_another_study_does_not_write_into_the_folder(done, gan, oracles):
     with pytest.raises(InputError, match="other settings"):
         study(done[0], gan, oracles, settings=replace(SMALL, width=32))
@@ -257,6 +262,7 @@ def flow(done):
     return demo.Flow.load(done[0] / "MLP-0.safetensors").requires_grad_(False)
 
 
+@pytest.mark.slow
 def test_the_demo_explains_faces_both_ways(gan, flow, tmp_path):
     chosen = demo.draw_faces(gan, smiling, 3, 0, lambda _: None)
     assert [face.label for face in chosen] == [0] * 3 + [1] * 3
@@ -279,6 +285,7 @@ def test_the_demo_explains_faces_both_ways(gan, flow, tmp_path):
         assert image.n_frames > 1
 
 
+@pytest.mark.slow
 def test_a_photograph_stays_as_it_is_outside_of_the_mask(gan, flow, tmp_path):
     photo = torch.rand(1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     photo[:, :, 20:25, 12:20] = 0.2
