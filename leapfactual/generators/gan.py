@@ -97,7 +97,7 @@ class GAN:
         noise: int | None = None,
         values: tuple[float, float] = (-1.0, 1.0),
         encoder: Function | None = None,
-        inversion: Inversion = Inversion(),  # noqa: B008 - frozen
+        inversion: Inversion = Inversion(),
         seed: int = 0,
         device: torch.device | str | None = None,
     ) -> None:
