@@ -21,7 +21,7 @@ from . import training as training
 from .bundle import Bundle
 from .explainer import Explainer, LeapFactual
 from .explanation import Explanation
-from .fields import MLPField, UNet1dField, VelocityField
+from .fields import MLPField, VelocityField
 from .flow import Flow
 from .jobs.consistency import agreement
 from .leaps import blend, inject, leap, tighten
@@ -42,7 +42,6 @@ __all__ = [
     "LeapFactual",
     "MLPField",
     "Midpoint",
-    "UNet1dField",
     "VelocityField",
     "agreement",
     "blend",

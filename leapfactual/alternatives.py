@@ -100,7 +100,8 @@ def diverse(
     batch-mates nor on their order.
 
     Arguments:
-        explainer: The explainer; its flow must have a Gaussian base.
+        explainer: The explainer; its flow must have a Gaussian base. The input's own pixels are
+            not kept.
         x: Images, or rows, as :meth:`LeapFactual.explain` takes them.
         target: The class to reach: one for all images, or one per image.
         n: How many counterfactuals of each image, at least 2.
@@ -141,6 +142,8 @@ def diverse(
             "flow with the Gaussian base."
         )
     x = as_images(x)
+    # Variants of an image are decoded: its own pixels would be ghosts in them.
+    explainer = explainer.without_pixels()
     usual = explainer.explain(x, target, z)
     rng = torch.Generator().manual_seed(seed)
     eta = torch.randn(candidates - 1, flow.features, generator=rng).to(usual.z)

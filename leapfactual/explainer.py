@@ -5,6 +5,7 @@ the result. How an image walks is in :mod:`leapfactual.walk`, and Algorithm 2 as
 :mod:`leapfactual.reference`.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Generator as Coroutine
 from collections.abc import Sequence
@@ -70,7 +71,7 @@ class LeapFactual(Explainer):
         plan: The stages, built with :func:`~leapfactual.blend`, :func:`~leapfactual.inject` and
             :func:`~leapfactual.tighten`.
         batch_size: How many images are explained at a time. Defaults to a size that suits the
-            device and the images.
+            device and the images. Where the device runs out of memory, half as many are tried.
         keep_path: Whether to keep every iterate in :attr:`Explanation.path`.
         accelerate: Whether to query fused copies of the networks and to replay CUDA graphs, where
             that gives the same labels.
@@ -78,6 +79,9 @@ class LeapFactual(Explainer):
             ``(H, W)``, ``(1, H, W)`` or ``(C, H, W)``. Defaults to everywhere. Source and
             reconstruction are then those of the image with only the masked part replaced; see
             :mod:`leapfactual.masks`.
+        keep_pixels: Whether to show the input's own pixels where nothing has changed, instead of
+            the generator's. Source and reconstruction are then those of the image itself; see
+            :func:`leapfactual.imaging.keep_pixels`.
 
     Example:
         >>> from leapfactual import LeapFactual, blend, inject
@@ -101,6 +105,7 @@ class LeapFactual(Explainer):
         keep_path: bool = False,
         accelerate: bool = True,
         mask: Tensor | None = None,
+        keep_pixels: bool = False,
     ) -> None:
         stages = [] if isinstance(plan, Stage) else list(plan)
         if not stages or not all(isinstance(stage, Stage) for stage in stages):
@@ -126,6 +131,7 @@ class LeapFactual(Explainer):
         self.plan, self.batch_size, self.keep_path = stages, batch_size, keep_path
         self.accelerate = accelerate
         self.mask = None if mask is None else as_mask(mask)
+        self.keep_pixels = keep_pixels
         self.engine = Engine()
 
     def __repr__(self) -> str:
@@ -146,9 +152,27 @@ class LeapFactual(Explainer):
             )
         images = self._check(as_images(x), target, z)
         walker = self._walker(images.x)
-        batches = split(images, self.batch_size or default_batch_size(images.x))
         run = self.engine.run if self.accelerate else step_by_step
-        return run(walker, self.classifier, batches)
+        size = self.batch_size or default_batch_size(images.x)
+        while True:
+            try:
+                return run(walker, self.classifier, split(images, size))
+            except torch.OutOfMemoryError:
+                if size == 1:
+                    raise
+            # Outside of the handler, so that the failed batch is let go before the next try.
+            size = (min(size, len(images.x)) + 1) // 2
+            self.engine = Engine()
+            run = self.engine.run if self.accelerate else step_by_step
+            torch.cuda.empty_cache()
+
+    def without_pixels(self) -> "LeapFactual":
+        """Returns the same explainer, or one that does not keep the input's own pixels."""
+        if not self.keep_pixels:
+            return self
+        other = copy.copy(self)
+        other.keep_pixels, other.engine = False, Engine()
+        return other
 
     @torch.no_grad()
     def dialogue(
@@ -178,7 +202,14 @@ class LeapFactual(Explainer):
 
     def _walker(self, x: Tensor) -> Walker:
         mask = None if self.mask is None else fit_mask(self.mask, x)
-        return Walker(self.generator, self.flow, self.plan, keep_path=self.keep_path, mask=mask)
+        return Walker(
+            self.generator,
+            self.flow,
+            self.plan,
+            keep_path=self.keep_path,
+            mask=mask,
+            keep_pixels=self.keep_pixels and x.ndim == 4,
+        )
 
 
 def split(batch: Batch, size: int) -> list[Batch]:

@@ -20,7 +20,7 @@ from . import checks
 from .errors import InputError, MissingData
 from .extras import require
 from .files import below, read_safetensors, write_safetensors
-from .imaging import paste, to_pil
+from .imaging import keep_pixels, paste, to_pil
 from .types import Generator
 
 FORMAT = "leapfactual explanation 1"
@@ -43,12 +43,14 @@ class Trajectory:
         probabilities: The classifier's answers on them, with shape ``(B, N + 1, K)``; NaN where it
             was not queried.
         taken: How many leaps each image took, with shape ``(B,)``.
+        keeps_pixels: Whether the input's own pixels are shown where nothing has changed, ``(B,)``.
         mask: Where images were allowed to change, if not everywhere.
     """
 
     z: Tensor
     probabilities: Tensor
     taken: Tensor
+    keeps_pixels: Tensor
     mask: Tensor | None = None
 
 
@@ -63,7 +65,8 @@ class Explanation:
         x: The images that were explained, ``(B, C, H, W)``, or rows ``(B, D)``.
         reconstruction: What the generator makes of their latents, as the classifier saw it first:
             in a mask, if there is one, with ``x`` around it. Similarity is measured against it,
-            so that the generator's own loss is not blamed on the explanation.
+            so that the generator's own loss is not blamed on the explanation. Where the input's
+            own pixels are kept, nothing is lost, and it is ``x``.
         counterfactual: The images that were found, exactly as the classifier saw them.
         z: The latents of ``x``, ``(B, D)``.
         z_counterfactual: The latents of ``counterfactual``.
@@ -303,6 +306,9 @@ class Explanation:
         if self.path is None:
             raise InputError("the iterates were not kept. Explain with keep_path=True.")
         image = generator.decode(self.path.z[row, leaps])
+        if self.path.keeps_pixels[row]:
+            start = generator.decode(self.z[row][None])
+            image = keep_pixels(image, start, self.x[row])
         mask = self.path.mask
         return image if mask is None else paste(image, self.x[row], mask)
 
@@ -417,7 +423,7 @@ class Explanation:
 
 
 _TENSORS = [f.name for f in fields(Explanation) if f.name != "path"]
-_PATH = ("z", "probabilities", "taken")
+_PATH = ("z", "probabilities", "taken", "keeps_pixels")
 
 
 def _sentence(

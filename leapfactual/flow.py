@@ -9,13 +9,14 @@ Training regresses a velocity on straight lines between noise :math:`z_0 \sim q(
 
 Because the noise knows nothing of the class, integrating from :math:`t = 1` to :math:`0` under
 :math:`c` takes the class out (*lifting*), and integrating from :math:`0` to :math:`1` puts one in
-(*landing*). A step size :math:`\gamma < 1` goes only part of the way.
+(*landing*). A step size :math:`\gamma < 1` goes only part of the way. *Guidance* :math:`w > 1`
+lands past the target, on the far side from another class :math:`c'`, along
+:math:`v(c') + w \, (v(c) - v(c'))`.
 """
 
 import copy
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +39,9 @@ from .solvers import RK4, SOLVERS, Midpoint, Solver
 MAX_EXACT_FEATURES = 64
 MAX_EXACT_SCORE_FEATURES = 16
 PROBES, SCORE_PROBES = 16, 8
+# The trace of a map has thousands of terms, of which one direction's estimate is good to some per
+# cent; and a U-Net is a hundred times as dear.
+MAP_PROBES = 1
 FORMAT = "leapfactual flow 1"
 T = TypeVar("T")
 
@@ -153,22 +157,51 @@ class Flow(nn.Module):
         """
         return self.transport(z, c, gamma, 1.0, 0.0)
 
-    def land(self, z: Tensor, c: Tensor, gamma: float = 1.0) -> Tensor:
+    def land(
+        self,
+        z: Tensor,
+        c: Tensor,
+        gamma: float = 1.0,
+        *,
+        guidance: float = 1.0,
+        other: Tensor | None = None,
+    ) -> Tensor:
         r"""Puts the class :math:`c` into :math:`z`.
 
         Arguments:
             z: Latents at :math:`t = 0`, with shape ``(B, D)``.
             c: The condition that they are to carry, with shape ``(B, K)``.
             gamma: The step size; 1 goes all the way.
+            guidance: The guidance :math:`w`, at least 1; 1 lands on the class itself.
+            other: The condition :math:`c'` to be guided away from, with shape ``(B, K)``.
         """
-        return self.transport(z, c, gamma, 0.0, 1.0)
+        return self.transport(z, c, gamma, 0.0, 1.0, guidance=guidance, other=other)
 
-    def transport(self, z: Tensor, c: Tensor, gamma: float, start: float, end: float) -> Tensor:
+    def transport(
+        self,
+        z: Tensor,
+        c: Tensor,
+        gamma: float,
+        start: float,
+        end: float,
+        *,
+        guidance: float = 1.0,
+        other: Tensor | None = None,
+    ) -> Tensor:
         """Moves ``z`` from time ``start`` to ``end``, at ``gamma`` times the velocity."""
         self._check(z, c)
         if not 0 <= checks.number(gamma, "gamma") < math.inf:
             raise InputError(f"`gamma` must be a number of at least 0, got {gamma!r}.")
-        moved = self.integrate(z, c, gamma, start, end)
+        if not 1 <= checks.number(guidance, "guidance") < math.inf:
+            raise InputError(f"`guidance` must be a number of at least 1, got {guidance!r}.")
+        if guidance > 1 and other is None:
+            raise InputError(
+                f"guidance={guidance:g} leads away from a class: pass it as other=…, with shape "
+                f"({len(z)}, {self.classes})."
+            )
+        if other is not None:
+            checks.probabilities(other, len(z), self.classes, "other")
+        moved = self.integrate(z, c, gamma, start, end, guidance=guidance, other=other)
         if not checks.capturing(moved) and not torch.isfinite(moved).all():
             bad = (~torch.isfinite(moved)).any(1).nonzero()[:, 0]
             raise IntegrationError(
@@ -179,11 +212,22 @@ class Flow(nn.Module):
             )
         return moved
 
-    def integrate(self, z: Tensor, c: Tensor, gamma: float, start: float, end: float) -> Tensor:
+    def integrate(
+        self,
+        z: Tensor,
+        c: Tensor,
+        gamma: float,
+        start: float,
+        end: float,
+        *,
+        guidance: float = 1.0,
+        other: Tensor | None = None,
+    ) -> Tensor:
         """Does what :meth:`transport` does, without any check of inputs and outputs."""
         if gamma == 0 or not len(z):
             return z.clone()
-        u = self.solver.integrate(self._velocity(c, gamma), self._standardized(z), start, end)
+        v = _Velocity(self.field, c.to(self.mean), gamma, guidance, other)
+        u = self.solver.integrate(v, self._standardized(z), start, end)
         return u * self.scale + self.mean
 
     def trace(self, z: Tensor, c: Tensor, gamma: float, times: list[float]) -> Tensor:
@@ -222,21 +266,6 @@ class Flow(nn.Module):
     def _standardized(self, z: Tensor) -> Tensor:
         return (z - self.mean) / self.scale
 
-    def _velocity(self, c: Tensor, gamma: float = 1.0) -> Callable[[Tensor, Tensor], Tensor]:
-        velocity = self.field.bind(c.to(self.mean))
-
-        def v(t: Tensor, u: Tensor) -> Tensor:
-            out = velocity(t, u)
-            if out.shape != u.shape:
-                raise InputError(
-                    f"the field {type(self.field).__name__} returned {checks.shape(out)} for "
-                    f"latents {checks.shape(u)}. A velocity must have the shape of z: mend the "
-                    "field's forward."
-                )
-            return gamma * out
-
-        return v
-
     # -- training --
 
     def loss(
@@ -262,21 +291,27 @@ class Flow(nn.Module):
         if self.sigma:
             noise = torch.randn(zt.shape, dtype=zt.dtype, device=zt.device, generator=rng)
             zt = zt + self.sigma * noise
-        return (self._velocity(c)(t[:, 0], zt) - (z1 - z0)).square().mean()
+        v = _Velocity(self.field, c.to(self.mean))
+        return (v(t[:, 0], zt) - (z1 - z0)).square().mean()
 
     def standardize(self, z: Tensor) -> None:
         """Sets the mean and the scale that latents are standardized with to those of ``z``.
 
-        Features that do not vary are shifted only. What :meth:`fit_typicality` learnt is dropped.
+        Every feature of a row is standardized by itself; of a map, every channel, since the same
+        thing looks the same wherever it stands. Features that do not vary are shifted only. What
+        :meth:`fit_typicality` learnt is dropped.
         """
         self.check_latents(z)
         if not len(z):
             raise InputError("`z` must hold at least one latent, got none. Embed some images.")
-        std = z.detach().std(0, correction=0)
+        channels = self.field.latent_channels
+        values = z.detach().reshape(-1, channels)
+        std = values.std(0, correction=0)
         varies = std > 1e-6 * std.max()
+        scale = torch.where(varies, std / self.base.std, 1.0)
         self.quantiles.fill_(math.nan)
-        self.mean.copy_(z.detach().mean(0))
-        self.scale.copy_(torch.where(varies, std / self.base.std, 1.0))
+        self.mean.copy_(values.mean(0).repeat(self.features // channels))
+        self.scale.copy_(scale.repeat(self.features // channels))
 
     # -- density --
 
@@ -312,7 +347,8 @@ class Flow(nn.Module):
             raise InputError(f"`probes` must be at least 0, which is exact, got {probes}.")
         with torch.inference_mode(False), torch.enable_grad():
             u = self._standardized(z.detach().clone())
-            log_p = typicality.log_density(self._velocity(c), u, solver, self.base, probes, seed)
+            v = _Velocity(self.field, c.to(self.mean))
+            log_p = typicality.log_density(v, u, solver, self.base, probes, seed)
         return log_p - self.scale.log().sum()
 
     def fit_typicality(
@@ -359,6 +395,8 @@ class Flow(nn.Module):
 
     def _score(self, z: Tensor, y: Tensor) -> Tensor:
         """Returns a rough log density, good enough to rank latents by: 20 times as fast."""
+        if self.field.latent_channels < self.features:
+            return self.log_prob(z, self.one_hot(y), solver=Midpoint(4), probes=MAP_PROBES)
         probes = 0 if self.features <= MAX_EXACT_SCORE_FEATURES else SCORE_PROBES
         return self.log_prob(z, self.one_hot(y), solver=Midpoint(8), probes=probes)
 
@@ -422,6 +460,41 @@ class Flow(nn.Module):
         """Returns what ``print`` shows."""
         kind = "soft" if self.soft else "hard"
         return f"{kind} conditions, base={self.base}, solver={self.solver}, sigma={self.sigma:g}"
+
+
+class _Velocity:
+    """Creates the velocity of a transport, a function of time and standardized latents.
+
+    Attributes:
+        evaluations: How often one call evaluates the field.
+    """
+
+    def __init__(
+        self,
+        field: VelocityField,
+        c: Tensor,
+        gamma: float = 1.0,
+        guidance: float = 1.0,
+        other: Tensor | None = None,
+    ) -> None:
+        self.field, self.gamma, self.guidance = field, gamma, guidance
+        self.other = None if guidance == 1 else other
+        # Both conditions are evaluated as one batch, which small ones use a processor better in.
+        self.bound = field.bind(c if self.other is None else torch.cat([self.other.to(c), c]))
+        self.evaluations = 1 if self.other is None else 2
+
+    def __call__(self, t: Tensor, u: Tensor) -> Tensor:
+        v = self.bound(t, u if self.other is None else torch.cat([u, u]))
+        if len(v) != self.evaluations * len(u) or v.shape[1:] != u.shape[1:]:
+            raise InputError(
+                f"the field {type(self.field).__name__} returned {checks.shape(v)} for latents "
+                f"{checks.shape(u)}. A velocity must have the shape of z: mend the field's "
+                "forward."
+            )
+        if self.other is not None:
+            away, towards = v.chunk(2)
+            v = away + self.guidance * (towards - away)
+        return self.gamma * v
 
 
 def _rows(tensor: Tensor) -> int:

@@ -10,10 +10,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from . import checks
 from .errors import InputError
 from .files import atomic
+
+# How far around a pixel change is looked for, and from which mean change on nothing is put back.
+NEIGHBORHOOD, MAX_KEPT_CHANGE = 2, 0.05
 
 Pictures = Tensor | NDArray[Any] | Image.Image | Sequence[Image.Image]
 
@@ -86,6 +90,40 @@ def paste(y: Tensor, x: Tensor, mask: Tensor) -> Tensor:
         tensor([[[[0.9000, 0.4500, 0.0000]]]])
     """
     return torch.lerp(y, x.to(y), 1 - mask.to(y))
+
+
+def keep_pixels(y: Tensor, start: Tensor, x: Tensor) -> Tensor:
+    r"""Returns the decoded pictures ``y`` with the pixels of ``x`` where nothing has changed.
+
+    A generator loses something of every image: its residual :math:`x - y_0`, where :math:`y_0` is
+    the reconstruction. What it loses is no part of the explanation, so that it is put back, the
+    less the more the picture has changed there:
+
+    .. math:: y + m \, (x - y_0) , \qquad m = \max(0, 1 - d / \tau)
+
+    with the mean absolute change :math:`d = |y - y_0|` of a pixel's neighbourhood and the colours.
+    Where nothing has changed that is ``x``, bit for bit.
+
+    Arguments:
+        y: The decoded pictures, with shape ``(B, C, H, W)``.
+        start: The reconstructions of the images.
+        x: The images.
+
+    Example:
+        >>> x, start = torch.full((1, 1, 8, 8), 0.7), torch.full((1, 1, 8, 8), 0.6)
+        >>> bool((keep_pixels(start, start, x) == x).all())
+        True
+        >>> keep_pixels(start + 0.3, start, x)[0, 0, 0, 0]
+        tensor(0.9000)
+    """
+    start, x = start.to(y), x.to(y)
+    change = y - start
+    size = 2 * NEIGHBORHOOD + 1
+    near = F.avg_pool2d(
+        change.abs().mean(1, keepdim=True), size, 1, NEIGHBORHOOD, count_include_pad=False
+    )
+    lost = (near / MAX_KEPT_CHANGE).clamp(max=1)
+    return (x + change - lost * (x - start)).clamp(0, 1)
 
 
 def grid(x: Tensor, columns: int | None = None, gap: int = 2) -> Image.Image:

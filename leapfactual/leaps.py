@@ -4,6 +4,10 @@ Two kinds of leap differ only in their step sizes. A *blending* leap takes out a
 in, so it walks towards the target class and stands still once it is there. An *injection* leap
 puts in more than it takes out, so it goes on into the target class, to where an oracle agrees.
 
+*Guidance* lands past the target, on the far side from the class that the image had at first. Where
+latents are maps the paper's steps are too weak by themselves, and guidance is what turns the
+class.
+
 A walk in leaps bends and oversteps. *Tightening* goes back on the straight line towards the start,
 as far as the classifier allows.
 """
@@ -23,7 +27,15 @@ from .solvers import FixedStep
 
 
 def leap(
-    flow: Flow, z: Tensor, c: Tensor, c_target: Tensor, *, lift: float, land: float
+    flow: Flow,
+    z: Tensor,
+    c: Tensor,
+    c_target: Tensor,
+    *,
+    lift: float,
+    land: float,
+    guidance: float = 1.0,
+    c_source: Tensor | None = None,
 ) -> Tensor:
     r"""Takes the class :math:`c` out of :math:`z` and puts :math:`c_\text{target}` in.
 
@@ -31,6 +43,9 @@ def leap(
         z_\text{lift} &= z + \int_1^0 \gamma_\text{lift} \, v(t, z(t), c) \, dt \\
         z_\text{land} &= z_\text{lift}
             + \int_0^1 \gamma_\text{land} \, v(t, z(t), c_\text{target}) \, dt
+
+    With guidance :math:`w > 1` the velocity of landing is :math:`v(c_\text{source}) + w \,
+    (v(c_\text{target}) - v(c_\text{source}))`; with :math:`w = 1` it is the paper's.
 
     Inputs are not checked. If the result is not finite, the leap is repeated through
     :meth:`Flow.lift` and :meth:`Flow.land`, which locate the error.
@@ -42,11 +57,15 @@ def leap(
         c_target: The condition that they are to carry, with shape ``(B, K)``.
         lift: The step size of lifting.
         land: The step size of landing.
+        guidance: The guidance :math:`w` of landing.
+        c_source: The condition to be guided away from, with shape ``(B, K)``. Defaults to ``c``.
     """
+    other = c if c_source is None else c_source
     z_lift = flow.integrate(z, c, lift, 1.0, 0.0)
-    z_land = flow.integrate(z_lift, c_target, land, 0.0, 1.0)
+    z_land = flow.integrate(z_lift, c_target, land, 0.0, 1.0, guidance=guidance, other=other)
     if not checks.capturing(z_land) and not torch.isfinite(z_land).all():
-        return flow.land(flow.lift(z, c, lift), c_target, land)
+        lifted = flow.lift(z, c, lift)
+        return flow.land(lifted, c_target, land, guidance=guidance, other=other)
     return z_land
 
 
@@ -62,12 +81,14 @@ class Leaps:
         land: The step size of landing.
         confidence: The confidence threshold: an image whose target class has at least this
             probability stays where it is.
+        guidance: The guidance of landing, at least 1.
     """
 
     n: int
     lift: float
     land: float
     confidence: float = 1.0
+    guidance: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", checks.whole(self.n, "n"))
@@ -81,13 +102,19 @@ class Leaps:
                     f"`{name}` must be a step size of at least 0, got {value!r}. The paper uses 0 "
                     "to 1.03."
                 )
-        object.__setattr__(self, "confidence", checks.number(self.confidence, "confidence"))
-        if not 0 < self.confidence <= 1:
+        for name in ("confidence", "guidance"):
+            object.__setattr__(self, name, checks.number(getattr(self, name), name))
+        if not 1 <= self.guidance < math.inf:
+            raise InputError(
+                f"`guidance` must be a number of at least 1, got {self.guidance!r}. 1 is the "
+                "paper's; photographs take 2 to 4."
+            )
+        if not 0 <= self.confidence <= 1 or (self.confidence == 0 and self.guidance == 1):
             raise InputError(
                 "`confidence` must be a probability above 0 and up to 1, got "
                 f"{self.confidence!r}. With 1, every image takes every leap."
             )
-        if self.confidence < 1 and self.lift == self.land:
+        if self.confidence < 1 and self.lift == self.land and self.guidance == 1:
             raise InputError(
                 "`confidence` is for injection; a blend stops by itself, got "
                 f"confidence={self.confidence!r}."
@@ -99,6 +126,11 @@ class Leaps:
             )
 
     @property
+    def blends(self) -> bool:
+        """Whether the leaps stop in the target class; otherwise they go on into it."""
+        return self.lift == self.land and self.confidence == (self.guidance == 1)
+
+    @property
     def open_loop(self) -> bool:
         """Whether the leaps do not depend on the classifier's answers on their way.
 
@@ -106,18 +138,28 @@ class Leaps:
         """
         return self.lift == 0 and (self.confidence == 1 or self.n <= 1)
 
+    def leap(self, flow: Flow, z: Tensor, c: Tensor, c_target: Tensor, c_source: Tensor) -> Tensor:
+        """Takes a leap, with the stage's step sizes; see :func:`leap`."""
+        sizes = {"lift": self.lift, "land": self.land, "guidance": self.guidance}
+        return leap(flow, z, c, c_target, **sizes, c_source=c_source)
+
     def moves(self, c: Tensor, c_target: Tensor, p: Tensor) -> Tensor:
         """Returns which rows ``(B,)`` take the next leap.
 
         With equal step sizes, landing undoes lifting once the condition is the target's. That is
         where blending with hard conditions stops by itself. Soft conditions never get there
-        exactly.
+        exactly. A guided leap would go on, so that it is stopped: in the target class, when the
+        probability is high enough.
 
         Arguments:
             c: The condition that each row carries.
             c_target: The condition that each is to carry.
             p: What the classifier says of each.
         """
+        if self.guidance > 1:
+            inside = p.argmax(1) == c_target.argmax(1)
+            sure = (p * c_target).sum(1) >= self.confidence
+            return ~(inside & sure) if self.confidence < 1 else torch.ones_like(inside)
         if self.lift == self.land:
             moves = (c != c_target).any(1) & (self.lift > 0)
         else:
@@ -159,14 +201,16 @@ class RatedPlan:
     solver: FixedStep | None = None
 
 
-def blend(n: int, gamma: float) -> Leaps:
+def blend(n: int, gamma: float, guidance: float = 1.0) -> Leaps:
     """Plans ``n`` leaps towards the target class that take out as much as they put in.
+
+    With guidance an image takes leaps until it is in the target class.
 
     Example:
         >>> blend(15, 0.1)
-        Leaps(n=15, lift=0.1, land=0.1, confidence=1.0)
+        Leaps(n=15, lift=0.1, land=0.1, confidence=1.0, guidance=1.0)
     """
-    stage = Leaps(n, gamma, gamma)
+    stage = Leaps(n, gamma, gamma, float(checks.number(guidance, "guidance") == 1), guidance)
     if gamma > 1:
         raise InputError(
             f"blend(gamma={gamma}) overshoots: 1 replaces the class outright, smaller values "
@@ -175,23 +219,27 @@ def blend(n: int, gamma: float) -> Leaps:
     return stage
 
 
-def inject(n: int, lift: float, land: float, confidence: float = 1.0) -> Leaps:
+def inject(
+    n: int, lift: float, land: float, confidence: float = 1.0, guidance: float = 1.0
+) -> Leaps:
     """Plans ``n`` leaps on into the target class, which put in more than they take out.
 
     An image whose target class has at least the probability ``confidence`` need not go on: an
     oracle mostly agrees there. So the others can be given larger steps at the same distance on
-    average. For classifiers that answer with labels only, leave it at 1.
+    average. For classifiers that answer with labels only, leave it at 1. With guidance, step sizes
+    may be equal: the target class is put in further than the source class is taken out.
 
     Example:
         >>> inject(5, lift=0.0, land=0.1)
-        Leaps(n=5, lift=0.0, land=0.1, confidence=1.0)
+        Leaps(n=5, lift=0.0, land=0.1, confidence=1.0, guidance=1.0)
     """
-    if checks.number(lift, "lift") >= checks.number(land, "land"):
+    adds = checks.number(land, "land") - checks.number(lift, "lift")
+    if adds < 0 or (adds == 0 and checks.number(guidance, "guidance") == 1):
         raise InputError(
             f"inject(lift={lift}, land={land}) does not add more than it removes. Injection needs "
-            "lift < land."
+            "lift < land, or guidance above 1."
         )
-    return Leaps(n, lift, land, confidence)
+    return Leaps(n, lift, land, confidence, guidance)
 
 
 def tighten(n: int) -> Tightening:
@@ -221,11 +269,14 @@ def describe(plan: Sequence[Stage]) -> str:
     for stage in plan:
         if not isinstance(stage, Leaps):
             words.append(f"tighten({stage.n})")
-        elif stage.lift == stage.land:
-            words.append(f"blend({stage.n}, {stage.lift:g})")
+            continue
+        guidance = "" if stage.guidance == 1 else f", {stage.guidance:g}"
+        if stage.blends:
+            words.append(f"blend({stage.n}, {stage.lift:g}{guidance})")
         else:
-            confidence = "" if stage.confidence == 1 else f", {stage.confidence!r}"
-            words.append(f"inject({stage.n}, {stage.lift:g}, {stage.land:g}{confidence})")
+            confidence = f", {stage.confidence!r}" if guidance or stage.confidence < 1 else ""
+            sizes = f"{stage.n}, {stage.lift:g}, {stage.land:g}"
+            words.append(f"inject({sizes}{confidence}{guidance})")
     return ", ".join(words)
 
 
@@ -234,14 +285,14 @@ def parse(text: str) -> tuple[Stage, ...]:
 
     Example:
         >>> parse("blend(15, 0.1), tighten(8)")
-        (Leaps(n=15, lift=0.1, land=0.1, confidence=1.0), Tightening(n=8))
+        (Leaps(n=15, lift=0.1, land=0.1, confidence=1.0, guidance=1.0), Tightening(n=8))
     """
     makers: dict[str, Callable[..., Stage]] = {
         "blend": blend,
         "inject": inject,
         "tighten": tighten,
     }
-    counts = {"blend": (2,), "inject": (3, 4), "tighten": (1,)}
+    counts = {"blend": (2, 3), "inject": (3, 4, 5), "tighten": (1,)}
     stages = []
     rest = text.strip()
     while rest:
@@ -254,9 +305,10 @@ def parse(text: str) -> tuple[Stage, ...]:
                 raise ValueError
         except ValueError as error:
             raise InputError(
-                f"`{text}` is no plan: it goes wrong at `{rest[:30]}`. Write blend(leaps, step), "
-                "inject(leaps, lift, land), with a confidence threshold at the end if you like, "
-                "or tighten(halvings), with commas between."
+                f"`{text}` is no plan: it goes wrong at `{rest[:30]}`. Write blend(leaps, step) "
+                "or blend(leaps, step, guidance); inject(leaps, lift, land), with a confidence "
+                "threshold and then a guidance at the end if you like; or tighten(halvings), with "
+                "commas between."
             ) from error
         stages.append(makers[name](int(numbers[0]), *numbers[1:]))
         rest = rest[found.end() :]

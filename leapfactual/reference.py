@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .flow import Flow
-from .leaps import Leaps, leap
+from .leaps import Leaps
 from .types import Classifier, Generator
 
 
@@ -53,11 +53,11 @@ def explain(
     # Step 1: preprocessing.
     z = generator.encode(x)
     c = flow.condition(classifier(generator.decode(z)))
-    c_target = flow.one_hot(target)
+    c_source, c_target = c, flow.one_hot(target)
     # Step 2: information blending. Step 3: information injection.
     for stage in plan:
         for _ in range(stage.n):
-            z = leap(flow, z, c, c_target, lift=stage.lift, land=stage.land)
+            z = stage.leap(flow, z, c, c_target, c_source)
             c = flow.condition(classifier(generator.decode(z)))
     # Step 4: postprocessing.
     return generator.decode(z)

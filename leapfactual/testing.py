@@ -98,10 +98,24 @@ class GaussianOracle:
         integrand = variance ** (-gamma / 2) * (1 - t * (t * s2 - (1 - t)) / variance)
         return float(self.scale**gamma * (weights * integrand).sum() / 2)
 
-    def leap(self, z: Tensor, y: Tensor, y_target: Tensor, *, lift: float, land: float) -> Tensor:
-        """Returns the exact leap of ``z`` from the classes ``y`` ``(B,)`` to ``y_target``."""
+    def leap(
+        self,
+        z: Tensor,
+        y: Tensor,
+        y_target: Tensor,
+        *,
+        lift: float,
+        land: float,
+        guidance: float = 1.0,
+    ) -> Tensor:
+        r"""Returns the exact leap of ``z`` from the classes ``y`` ``(B,)`` to ``y_target``.
+
+        The velocity is linear in the mean of the class, so that guidance from the classes ``y``
+        lands on a class whose mean is :math:`\mu_s + w \, (\mu_t - \mu_s)`.
+        """
+        mean = torch.lerp(self.means[y], self.means[y_target], guidance)
         out = lift * self.shift(lift) * self.means[y]
-        into = land * self.shift(land) * self.means[y_target]
+        into = land * self.shift(land) * mean
         kept: float = self.scale ** (land - lift)
         return kept * (z - out) + into
 

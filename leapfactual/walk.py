@@ -15,7 +15,9 @@ No query is made whose answer cannot matter:
   *deferred*, and resolved backwards, only for images that did not end in the target class.
 
 With a mask, what is shown is pasted into the input, from the first query on; see
-:mod:`leapfactual.masks`.
+:mod:`leapfactual.masks`. Where the input's own pixels are kept, they are put back wherever the
+decoded picture has not changed, see :func:`leapfactual.imaging.keep_pixels`; so the first picture
+is the input itself.
 
 There are two ways to leave an image out of a step. The usual one gathers the *rows* that take
 part, so that the others cost nothing. A *masked* walk is free of branches: every row takes part in
@@ -26,7 +28,7 @@ and the whole walk can be captured as one CUDA graph.
 from collections.abc import Callable, Sequence
 from collections.abc import Generator as Coroutine
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,8 +37,8 @@ from . import checks
 from .errors import InputError
 from .explanation import Explanation, Trajectory
 from .flow import Flow
-from .imaging import paste
-from .leaps import Stage, Tightening, leap
+from .imaging import keep_pixels, paste
+from .leaps import Stage, Tightening
 from .solvers import Solver
 from .types import Classifier, Generator
 
@@ -61,13 +63,29 @@ class CountingSolver(Solver):
         """See :meth:`Solver.integrate`."""
 
         def counted(t: Tensor, u: Tensor) -> Tensor:
-            self.nfe += 1
+            self.nfe += getattr(v, "evaluations", 1)
             return v(t, u)
 
         return self.solver.integrate(counted, z, start, end)
 
     def __repr__(self) -> str:
         return repr(self.solver)
+
+
+class Canvas(NamedTuple):
+    """Images that decoded pictures are shown on.
+
+    Arguments:
+        x: The images.
+        start: Their reconstructions, where their own pixels are kept.
+    """
+
+    x: Tensor
+    start: Tensor | None
+
+    def take(self, rows: Rows) -> "Canvas":
+        """Returns some of the rows."""
+        return Canvas(self.x[rows], None if self.start is None else self.start[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +100,7 @@ class Walker:
         masked: Whether the walk is free of branches.
         keep_path: Whether to keep every iterate.
         mask: Where images may change, ``(1, H, W)`` or ``(C, H, W)``. Defaults to everywhere.
+        keep_pixels: Whether to show the input's own pixels where nothing has changed.
     """
 
     generator: Generator
@@ -91,6 +110,12 @@ class Walker:
     masked: bool = False
     keep_path: bool = False
     mask: Tensor | None = None
+    keep_pixels: bool = False
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether the images are needed beside their latents."""
+        return self.keep_pixels or self.mask is not None
 
     def encode(self, x: Tensor) -> Tensor:
         """Returns the latents ``(B, D)`` that images start from."""
@@ -110,14 +135,15 @@ class Walker:
         Arguments:
             z: The latents that images start from, with shape ``(B, D)``.
             target: The class to reach.
-            x: The images, which the mask keeps outside of it.
+            x: The images, where :attr:`needs_images` says so.
         """
         y = checks.targets(target, len(z), self.flow.classes, z.device)
         c_target = self.flow.one_hot(y)
         counter = CountingSolver(self.flow.solver)
         flow = self.flow.with_solver(counter)
-        image, p = yield from self._query(z, self.generator, x)
-        state = State(y, z, image, p, self, x)
+        canvas = self._canvas(z, x)
+        image, p = yield from self._query(z, self.generator, canvas)
+        state, c_source = State(y, z, image, p, self, canvas), flow.condition(p)
         for number, stage in enumerate(self.plan):
             if state.has_pending and stage.n and (not stage.open_loop or stage.confidence < 1):
                 p = yield from self._resolve_pending(state, z, p)
@@ -133,9 +159,7 @@ class Walker:
                 if not _any(rows):
                     break
                 before = counter.nfe
-                leapt = leap(
-                    flow, z[rows], c[rows], c_target[rows], lift=stage.lift, land=stage.land
-                )
+                leapt = stage.leap(flow, z[rows], c[rows], c_target[rows], c_source[rows])
                 z = _put(z, moving, rows, leapt)
                 state.move(moving, z, counter.nfe - before)
                 if stage.open_loop:
@@ -157,19 +181,26 @@ class Walker:
             if _any(rows):
                 yield from self._observe(state, missing, rows, taken, z)
 
-    def render(self, z: Tensor, generator: Generator, x: Tensor | None) -> Tensor:
-        """Returns the images of ``z``, pasted into ``x`` where there is a mask."""
+    def render(self, z: Tensor, generator: Generator, canvas: Canvas | None) -> Tensor:
+        """Returns the images of ``z``, on a canvas if there is one."""
         image = generator.decode(z)
         checks.one_row_each(image, z, "the generator's decode")
-        if self.mask is None or x is None:
+        if canvas is None:
             return image
-        if image.shape != x.shape:
+        if image.shape != canvas.x.shape:
             raise InputError(
                 f"the generator makes images of shape {checks.shape(image[0])}, which cannot be "
-                f"pasted into images of {checks.shape(x[0])}. Resize the images to the "
+                f"pasted into images of {checks.shape(canvas.x[0])}. Resize the images to the "
                 "generator's size."
             )
-        return paste(image, x, self.mask)
+        if canvas.start is not None:
+            image = keep_pixels(image, canvas.start, canvas.x)
+        return image if self.mask is None else paste(image, canvas.x, self.mask)
+
+    def _canvas(self, z: Tensor, x: Tensor | None) -> Canvas | None:
+        if x is None or not self.needs_images:
+            return None
+        return Canvas(x, self.generator.decode(z) if self.keep_pixels else None)
 
     def _resolve_pending(
         self, state: "State", z: Tensor, p: Tensor
@@ -201,10 +232,10 @@ class Walker:
         return ALL_ROWS if self.masked else mask.nonzero()[:, 0]
 
     def _query(
-        self, z: Tensor, generator: Generator, x: Tensor | None
+        self, z: Tensor, generator: Generator, canvas: Canvas | None
     ) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Yields the images of ``z`` and returns them with the answer."""
-        image = self.render(z, generator, x)
+        image = self.render(z, generator, canvas)
         checks.finite(image, "the generator's image")
         p = yield image
         checks.probabilities(p, len(z), self.flow.classes, "the classifier's answer")
@@ -215,7 +246,7 @@ class Walker:
     ) -> Coroutine[Tensor, Tensor, Tensor]:
         """Queries some of the iterates, updates the state and returns the answers."""
         image, p = yield from self._query(
-            z[rows], self.draft or self.generator, None if state.x is None else state.x[rows]
+            z[rows], self.draft or self.generator, state.canvas and state.canvas.take(rows)
         )
         state.observe(mask, rows, taken, z, image, p)
         return p
@@ -230,7 +261,7 @@ class State:
         image: Their reconstructions.
         p: The classifier's answers on those, ``(B, K)``.
         walker: The walker. In a masked walk no images are kept.
-        x: The images, where there is a mask.
+        canvas: The images that decoded pictures are shown on, if there are.
     """
 
     def __init__(
@@ -240,9 +271,9 @@ class State:
         image: Tensor,
         p: Tensor,
         walker: Walker,
-        x: Tensor | None = None,
+        canvas: Canvas | None = None,
     ) -> None:
-        self.walker, self.x = walker, x
+        self.walker, self.canvas = walker, canvas
         self.start, self.reconstruction, self.source = z, image, p.argmax(1)
         self.target, self.z, self.p = target, z, p
         self.image = None if walker.masked else image.clone()
@@ -334,7 +365,8 @@ class State:
             p[rows, taken] = value.to(p)
         index = torch.arange(leaps + 1, device=z.device).minimum(self.taken[:, None])[:, :, None]
         z, p = z.take_along_dim(index, 1), p.take_along_dim(index, 1)
-        return Trajectory(z, p, self.taken, self.walker.mask)
+        keeps = torch.full_like(self.reached, self.walker.keep_pixels)
+        return Trajectory(z, p, self.taken, keeps, self.walker.mask)
 
 
 @torch.no_grad()

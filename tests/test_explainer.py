@@ -9,7 +9,9 @@ import leapfactual as lf
 from leapfactual.errors import InputError
 from leapfactual.explanation import Status
 from leapfactual.generators import Identity
+from leapfactual.imaging import keep_pixels, paste
 from leapfactual.testing import GaussianOracle, check_explainer
+from leapfactual.walk import drive
 
 MEANS = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 2.5]]).double()
 ORACLE = GaussianOracle(MEANS, 0.6)
@@ -257,3 +259,185 @@ def test_a_classifier_that_changes_its_number_of_classes_is_named():
 
     with pytest.raises(InputError, match=r"must have shape \(1, 3\).*got \(1, 4\)"):
         explainer(classifier=fickle).explain(MEANS[:1], 1)
+
+
+# -- the input's own pixels --
+
+
+class Dim(Identity):
+    def encode(self, x):
+        return 0.9 * x.flatten(1)
+
+    def decode(self, z):
+        return z.reshape(-1, 1, 6, 10).clamp(0, 1)
+
+
+LEFT = torch.zeros(6, 10).double()
+LEFT[:, :3] = 1
+SIDES = GaussianOracle(torch.stack([0.3 + 0 * LEFT, 0.3 + 0.5 * LEFT]).flatten(1), 0.1)
+TARGETS = torch.tensor([1, 1, 1, 0, 0, 0])
+PLANS = {
+    "blended": [lf.blend(20, 0.2)],
+    "open loop": [lf.blend(20, 0.2), lf.inject(3, 0.0, 0.02)],
+    "tightened": [lf.blend(20, 0.3), lf.tighten(4)],
+    "guided": [lf.blend(20, 0.1, 2), lf.inject(2, 0.1, 0.1, guidance=2)],
+}
+
+
+def sides(x):
+    p = torch.sigmoid(30 * (x[..., :3].flatten(1).mean(1) - 0.5))
+    return torch.stack([1 - p, p], 1)
+
+
+def photographs():
+    base = torch.tensor([0.2, 0.3, 0.4, 0.6, 0.7, 0.52]).double()[:, None, None, None]
+    return base + 0.1 * torch.rand(6, 1, 6, 10).double() - 0.05
+
+
+def keeping(plan=PLANS["blended"], classifier=sides, **options):
+    options = {"keep_pixels": True, **options}
+    return lf.LeapFactual(Dim(), classifier, SIDES.flow(), plan, **options)
+
+
+def test_kept_pixels_contract():
+    check_explainer(keeping(), photographs(), TARGETS)
+
+
+@pytest.mark.parametrize("options", [{}, {"accelerate": False}, {"batch_size": 4}])
+def test_an_image_that_does_not_move_comes_back_bit_for_bit(options):
+    x = photographs()
+    found = keeping(**options).explain(x, sides(x).argmax(1))
+    assert torch.equal(found.counterfactual, x)
+    assert torch.equal(found.reconstruction, x)
+    assert found.status == [Status.ALREADY_THERE] * 6
+    assert not torch.equal(keeping(keep_pixels=False).explain(x, 1).reconstruction, x)
+
+
+def test_source_is_what_the_classifier_says_of_the_image_itself():
+    x = photographs()
+    found, plain = keeping().explain(x, 1), keeping(keep_pixels=False).explain(x, 1)
+    assert torch.equal(found.source, sides(x).argmax(1))
+    assert torch.equal(plain.source, sides(0.9 * x).argmax(1))
+    assert (found.source[-1], plain.source[-1]) == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["blended", "guided"])
+def test_pixels_far_from_a_change_are_kept_and_changed_ones_are_decoded(name):
+    x = photographs()
+    found = keeping(PLANS[name]).explain(x, TARGETS)
+    decoded = Dim().decode(found.z_counterfactual)
+    assert found.status == [Status.REACHED] * 6
+    assert torch.equal(found.reconstruction, x)
+    assert ((decoded - x)[..., 5:].abs() > 0.01).all()
+    torch.testing.assert_close(found.counterfactual[..., 5:], x[..., 5:], rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.counterfactual[..., :3], decoded[..., :3], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_classifier_was_asked_about_exactly_what_is_returned(name):
+    x, seen = photographs(), []
+
+    def looking(image):
+        seen.append(image.clone())
+        return sides(image)
+
+    found = keeping(PLANS[name], looking).explain(x, TARGETS)
+    assert found.valid.all()
+    assert torch.equal(found.label, sides(found.counterfactual).argmax(1))
+    torch.testing.assert_close(found.probabilities, sides(found.counterfactual))
+    shown = torch.cat(seen)
+    assert len(shown) == found.queries.sum()
+    assert torch.equal(shown[:6], x), "the first question is the image itself"
+    for image in found.counterfactual:
+        assert (shown == image).flatten(1).all(1).any()
+    decoded = Dim().decode(found.z_counterfactual)
+    expected = keep_pixels(decoded, Dim().decode(found.z), x)
+    torch.testing.assert_close(found.counterfactual, expected, rtol=0, atol=1e-12)
+
+
+def test_a_picture_whose_decoded_one_would_be_valid_may_not_be():
+    x = photographs()[:1]
+    x[..., 9] = 0.9
+
+    def bright_edge(image):
+        p = sides(image)
+        return torch.where(image[:, 0, 0, 9:] > 0.85, torch.eye(2).double()[:1], p)
+
+    found = keeping(classifier=bright_edge).explain(x, 1)
+    plain = keeping(classifier=bright_edge, keep_pixels=False).explain(x, 1)
+    assert plain.valid.all()
+    assert not found.valid.any()
+    assert found.leaps.item() == 20
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_kept_pixels_in_a_mask(name):
+    x, mask = photographs(), torch.zeros(6, 10)
+    mask[:4, :4] = 1
+    mask[:, 6] = 0.5
+    found = keeping(PLANS[name], mask=mask).explain(x, TARGETS)
+    assert torch.equal(found.reconstruction, x)
+    assert torch.equal(found.counterfactual[..., mask == 0], x[..., mask == 0])
+    kept = keep_pixels(Dim().decode(found.z_counterfactual), Dim().decode(found.z), x)
+    torch.testing.assert_close(found.counterfactual, paste(kept, x, mask), rtol=0, atol=1e-12)
+    assert torch.equal(found.label, sides(found.counterfactual).argmax(1))
+    assert (found.counterfactual - x)[..., mask == 1].abs().amax((1, 2)).min() > 0.01
+
+
+@pytest.mark.parametrize("mask", [None, LEFT])
+@pytest.mark.parametrize("name", PLANS)
+def test_iterates_with_kept_pixels_are_what_the_classifier_saw(name, mask, tmp_path):
+    x, seen = photographs(), []
+
+    def looking(image):
+        seen.append(image.clone())
+        return sides(image)
+
+    options = {"keep_path": True, "mask": mask, "batch_size": 4}
+    found = keeping(PLANS[name], looking, **options).explain(x, TARGETS)
+    shown = torch.cat(seen)
+    found.save(tmp_path / "found.safetensors")
+    again = lf.Explanation.load(tmp_path / "found.safetensors")
+    assert again.path.keeps_pixels.tolist() == [True] * 6
+    for e in (found, again, found[torch.tensor([4, 0, 1])], lf.Explanation.cat([found, found])):
+        for row in range(len(e)):
+            asked = (~e.path.probabilities[row].isnan().any(1)).nonzero()[:, 0].tolist()
+            iterates = e.iterates(row, asked, Dim())
+            for image in iterates:
+                assert (shown - image).abs().flatten(1).amax(1).min() < 1e-12
+            assert torch.equal(iterates[0], e.x[row])
+            (last,) = e.iterates(row, [int(e.leaps[row])], Dim())
+            torch.testing.assert_close(last, e.counterfactual[row], rtol=0, atol=1e-12)
+
+
+def test_iterates_without_kept_pixels_are_decoded():
+    found = keeping(keep_pixels=False, keep_path=True).explain(photographs(), TARGETS)
+    assert found.path.keeps_pixels.tolist() == [False] * 6
+    assert torch.equal(found.iterates(2, [0], Dim())[0], found.reconstruction[2])
+
+
+def test_kept_pixels_are_the_same_in_any_company_and_in_a_dialogue():
+    x = photographs()
+    one = keeping(accelerate=False)
+    wanted = one.explain(x, TARGETS)
+    order = torch.tensor([5, 2, 0, 3, 1, 4])
+    shuffled = keeping(batch_size=4).explain(x[order], TARGETS[order])
+    torch.testing.assert_close(shuffled.counterfactual, wanted.counterfactual[order])
+    assert torch.equal(shuffled.queries, wanted.queries[order])
+    asked = drive(one.dialogue(x, TARGETS), sides)
+    known = one.explain(x, TARGETS, z=wanted.z)
+    for found in (asked, known):
+        assert torch.equal(found.counterfactual, wanted.counterfactual)
+
+
+def test_rows_have_no_pixels_to_keep():
+    z, y = ORACLE.sample(3)
+    wanted = explainer(keep_path=True).explain(z, (y + 1) % 3)
+    found = explainer(keep_path=True, keep_pixels=True).explain(z, (y + 1) % 3)
+    assert torch.equal(found.counterfactual, wanted.counterfactual)
+    assert not found.path.keeps_pixels.any()
+
+
+def test_pixels_are_kept_at_the_generators_size_only():
+    with pytest.raises(InputError, match=r"makes images of shape \(1, 6, 10\).*\(1, 10, 6\)"):
+        keeping().explain(photographs().mT, 1)

@@ -12,6 +12,7 @@ import leapfactual as lf
 from leapfactual.bases import Uniform
 from leapfactual.errors import InputError, IntegrationError, MissingData
 from leapfactual.testing import GaussianOracle
+from leapfactual.walk import CountingSolver
 
 
 def random_flow(features=3, classes=4, **options):
@@ -132,6 +133,88 @@ def test_standardise_reads_mean_and_spread_and_leaves_constant_features():
     torch.testing.assert_close(
         flow.scale, z.std(0, correction=0).where(torch.tensor([True, False, True]), 1.0)
     )
+
+
+@given(st.floats(1, 4), st.floats(0, 1))
+def test_guided_landing_follows_the_extrapolated_velocity(guidance, gamma):
+    flow, (z, c) = random_flow(solver=lf.Euler(1)), random_rows(5)
+    flow.scale.copy_(torch.tensor([2.0, 30.0, 0.5]))
+    flow.mean.copy_(torch.tensor([1.0, -5.0, 0.0]))
+    other, u = c.roll(1, 0), (z - flow.mean) / flow.scale
+    away, towards = (flow.field(torch.tensor(0.0), u, each) for each in (other, c))
+    expected = z + gamma * (away + guidance * (towards - away)) * flow.scale
+    moved = flow.land(z, c, gamma, guidance=guidance, other=other)
+    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-10)
+
+
+def test_landing_with_a_guidance_of_one_is_landing_bit_for_bit():
+    flow, (z, c) = random_flow(), random_rows(5)
+    plain = flow.land(z, c, 0.5)
+    assert torch.equal(flow.land(z, c, 0.5, guidance=1.0), plain)
+    assert torch.equal(flow.land(z, c, 0.5, guidance=1, other=c.roll(1, 0)), plain)
+
+
+def test_guidance_away_from_the_same_class_changes_nothing():
+    flow, (z, c) = random_flow(), random_rows(5)
+    moved = flow.land(z, c, 0.5, guidance=3, other=c)
+    torch.testing.assert_close(moved, flow.land(z, c, 0.5), rtol=0, atol=1e-12)
+
+
+def test_guided_rows_do_not_depend_on_batch_mates():
+    flow, (z, c) = random_flow(), random_rows(5)
+    whole = flow.land(z, c, 0.5, guidance=2, other=c.roll(1, 0))
+    alone = flow.land(z[2:3], c[2:3], 0.5, guidance=2, other=c.roll(1, 0)[2:3])
+    torch.testing.assert_close(alone, whole[2:3], rtol=0, atol=1e-12)
+
+
+def test_a_guided_leap_is_evaluated_twice_and_counted_twice():
+    class Noted(lf.MLPField):
+        rows = 0
+
+        def forward(self, t, z, c):
+            self.rows += len(z)
+            return super().forward(t, z, c)
+
+    field = Noted(3, 4)
+    counter = CountingSolver(lf.RK4(3))
+    flow, (z, c) = lf.Flow(field, counter).double(), random_rows(5)
+    sizes = {"lift": 0.2, "land": 0.2}
+    lf.leap(flow, z, c, c.roll(1, 0), **sizes)
+    assert (counter.nfe, field.rows) == (24, 24 * 5)
+    lf.leap(flow, z, c, c.roll(1, 0), **sizes, guidance=2)
+    assert (counter.nfe, field.rows) == (24 + 36, (24 + 36) * 5), "lifting once, landing twice"
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4))
+def test_maps_are_standardized_by_channel(channels, height, width):
+    field = lf.fields.UNet2dField(
+        (channels, height, width), 2, channels=4, multipliers=(1,), blocks=1
+    )
+    flow = lf.Flow(field).double()
+    spread, offset = torch.tensor([3.0, 0.2, 40.0]), torch.tensor([5.0, 0.0, -100.0])
+    maps = torch.randn(50, channels, height, width).double()
+    maps = maps * spread[:channels, None, None] + offset[:channels, None, None]
+    z = maps.permute(0, 2, 3, 1).flatten(1)
+    flow.standardize(z)
+    for buffer, expected in (
+        (flow.mean, maps.mean((0, 2, 3))),
+        (flow.scale, maps.std((0, 2, 3), correction=0)),
+    ):
+        by_place = buffer.reshape(height * width, channels)
+        torch.testing.assert_close(by_place, expected.expand(height * width, -1))
+
+
+def test_what_differs_from_place_to_place_of_a_map_stays_when_it_is_standardized():
+    flow = lf.Flow(
+        lf.fields.UNet2dField((1, 2, 2), 2, channels=4, multipliers=(1,), blocks=1)
+    ).double()
+    z = torch.randn(500, 4).double() + torch.tensor([-3.0, -1.0, 1.0, 3.0])
+    flow.standardize(z)
+    u = (z - flow.mean) / flow.scale
+    assert u.mean(0).tolist() == pytest.approx([-1.22, -0.41, 0.41, 1.22], abs=0.1)
+    rows = lf.Flow(lf.MLPField(4, 2)).double()
+    rows.standardize(z)
+    torch.testing.assert_close(rows.mean, z.mean(0))
 
 
 @pytest.mark.parametrize("features", [1, 2, 5])
@@ -280,7 +363,7 @@ def test_typicality_needs_a_scale():
         lf.Flow(
             lf.MLPField(3, 4, width=8), lf.Midpoint(3), soft=True, base=Uniform(2.0), sigma=0.1
         ),
-        lf.Flow(lf.UNet1dField(3, 4, channels=8), lf.Dopri5(1e-3, 1e-3)),
+        lf.Flow(lf.fields.UNet1dField(3, 4, channels=8), lf.Dopri5(1e-3, 1e-3)),
         lf.Flow(lf.MLPField(3, 4, width=8)).double(),
     ],
 )
@@ -364,6 +447,21 @@ class Exploding(Shrinking):
         (lambda f, z, c: f.lift(z, c, -0.1), "`gamma` must be a number of at least 0, got -0.1"),
         (lambda f, z, c: f.lift(z, c, float("nan")), "got nan"),
         (lambda f, z, c: f.lift(z, c, None), "`gamma` must be a number, got None"),
+        (
+            lambda f, z, c: f.land(z, c, guidance=0.5, other=c),
+            "`guidance` must be a number of at least 1, got 0.5",
+        ),
+        (lambda f, z, c: f.land(z, c, guidance=float("inf"), other=c), "at least 1, got inf"),
+        (lambda f, z, c: f.land(z, c, guidance="2", other=c), "must be a number, got '2'"),
+        (
+            lambda f, z, c: f.land(z, c, guidance=2),
+            r"guidance=2 leads away from a class: pass it as other=…, with shape \(5, 4\)",
+        ),
+        (
+            lambda f, z, c: f.land(z, c, guidance=2, other=c[:, :2]),
+            r"`other` must have shape \(5, 4\).*got \(5, 2\)",
+        ),
+        (lambda f, z, c: f.land(z, c, guidance=2, other=2 * c), "`other` must be probabilities"),
         (lambda f, z, c: f.with_solver(lf.RK4), "`solver` must be a solver"),
         (
             lambda f, z, c: lf.Flow(f.field, base=Uniform),
@@ -381,6 +479,12 @@ class Exploding(Shrinking):
         (
             lambda f, z, c: lf.Flow(Shrinking(3, 4)).double().lift(z, c),
             r"Shrinking returned \(5, 2\) for latents \(5, 3\)",
+        ),
+        (
+            lambda f, z, c: (
+                lf.Flow(Shrinking(3, 4)).double().land(z, c, guidance=2, other=c.roll(1, 0))
+            ),
+            r"Shrinking returned \(10, 2\) for latents \(5, 3\)",
         ),
     ],
 )

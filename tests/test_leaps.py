@@ -51,6 +51,58 @@ def test_leap_converges_with_the_order_of_its_solver(kind):
     assert torch.log2(error(40) / error(80)).item() == pytest.approx(kind.order, abs=0.3)
 
 
+def assert_guided_leap_is_exact(oracle, **sizes):
+    z, y = oracle.sample(2)
+    target, flow = y.roll(3), oracle.flow(lf.RK4(40))
+    moved = lf.leap(flow, z, flow.one_hot(y), flow.one_hot(target), **sizes)
+    exact = oracle.leap(z, y, target, **sizes)
+    torch.testing.assert_close(moved, exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("lift", "land"), STEP_SIZES)
+@pytest.mark.parametrize("guidance", [1.5, 3.0])
+def test_a_guided_leap_agrees_with_the_oracle(lift, land, guidance):
+    oracle = GaussianOracle(torch.randn(4, 3).double(), 0.7)
+    assert_guided_leap_is_exact(oracle, lift=lift, land=land, guidance=guidance)
+
+
+@given(
+    st.floats(0, 1),
+    st.floats(0, 0.5),
+    st.floats(1, 5),
+    st.floats(0.4, 2),
+    st.integers(1, 5),
+)
+def test_any_guided_leap_agrees_with_the_oracle(lift, more, guidance, scale, features):
+    oracle = GaussianOracle(torch.randn(4, features).double(), scale)
+    assert_guided_leap_is_exact(oracle, lift=lift, land=lift + more, guidance=guidance)
+
+
+def test_guidance_leads_past_the_target_and_away_from_the_source():
+    oracle = GaussianOracle(torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 3.0]]).double(), 0.5)
+    z, flow = oracle.means[:1], oracle.flow(lf.RK4(30))
+    c = flow.one_hot(torch.arange(3))
+    sizes = {"lift": 1, "land": 1, "guidance": 2}
+    past = lf.leap(flow, z, c[:1], c[1:2], **sizes)
+    torch.testing.assert_close(past, torch.tensor([[3.0, 0.0]]).double(), rtol=0, atol=1e-5)
+    aside = lf.leap(flow, z, c[:1], c[1:2], **sizes, c_source=c[2:])
+    torch.testing.assert_close(aside, torch.tensor([[2.0, -3.0]]).double(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("lift", "land"), STEP_SIZES)
+def test_a_guidance_of_one_is_none_bit_for_bit(lift, land):
+    flow = GaussianOracle(5 * torch.randn(4, 3), 0.7).flow(lf.RK4(5))
+    z, c, c_target, other = torch.randn(60, 3), *(5 * torch.rand(3, 60, 4)).softmax(2)
+    plain = lf.leap(flow, z, c, c_target, lift=lift, land=land)
+    options = {"lift": lift, "land": land, "guidance": 1.0}
+    for source in (None, c, other):
+        guided = lf.leap(flow, z, c, c_target, **options, c_source=source)
+        assert torch.equal(guided, plain)
+    assert not torch.equal(
+        lf.leap(flow, z, c, c_target, **{**options, "guidance": 1.5}, c_source=other), plain
+    )
+
+
 @given(st.floats(0, 1), st.integers(1, 6), st.integers(1, 6))
 def test_a_blending_leap_to_ones_own_class_is_the_identity(gamma, features, classes):
     flow = lf.Flow(lf.MLPField(features, classes, width=16), lf.RK4(40)).double()
@@ -81,6 +133,80 @@ def test_images_that_the_classifier_is_sure_of_stay():
             lf.inject(1, 0.0, 0.4, confidence=confidence)
 
 
+def test_a_guided_blend_stops_in_the_class_and_a_guided_injection_goes_on():
+    target = torch.eye(2)[[1, 1, 1]]
+    p = torch.tensor([[0.9, 0.1], [0.45, 0.55], [0.01, 0.99]])
+    hard = torch.eye(2)[[0, 1, 1]]
+    for c in (hard, p):
+        assert lf.blend(5, 0.1, 2).moves(c, target, p).tolist() == [True, False, False]
+        assert lf.inject(5, 0.1, 0.1, guidance=2).moves(c, target, p).tolist() == [True] * 3
+        assert lf.inject(5, 0.0, 0.1, guidance=2).moves(c, target, p).tolist() == [True] * 3
+        sure = lf.inject(5, 0.1, 0.1, confidence=0.9, guidance=2)
+        assert sure.moves(c, target, p).tolist() == [True, True, False]
+    labels_only = lf.inject(5, 0.1, 0.1, guidance=2).moves(hard, target, hard)
+    assert labels_only.tolist() == [True] * 3, "as sure as can be, and on"
+
+
+def test_sure_is_not_enough_outside_of_the_class():
+    p = torch.tensor([[0.6, 0.4]])
+    c, target = torch.eye(2)[:1], torch.eye(2)[1:]
+    assert lf.inject(5, 0.1, 0.2, confidence=0.3, guidance=2).moves(c, target, p).item()
+    assert lf.blend(5, 0.1, 2).moves(c, target, p).item()
+
+
+def test_a_stage_knows_whether_it_blends():
+    assert lf.blend(5, 0.1).blends
+    assert lf.blend(5, 0.1, 3).blends
+    assert not lf.inject(5, 0.1, 0.1, guidance=3).blends
+    assert not lf.inject(5, 0.1, 0.1, 0.9, guidance=3).blends
+    assert not lf.inject(5, 0.0, 0.1).blends
+    assert not lf.inject(5, 0.0, 0.1, guidance=3).blends
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        (lf.blend(5, 0.1, 2.5), "blend(5, 0.1, 2.5)"),
+        (lf.blend(5, 0.1, 1), "blend(5, 0.1)"),
+        (lf.inject(3, 0.0, 0.1, guidance=3), "inject(3, 0, 0.1, 1.0, 3)"),
+        (lf.inject(3, 0.2, 0.2, guidance=3), "inject(3, 0.2, 0.2, 1.0, 3)"),
+        (lf.inject(3, 0.2, 0.2, 0.85, 3), "inject(3, 0.2, 0.2, 0.85, 3)"),
+        (lf.inject(3, 0.0, 0.1, 0.0, 3), "inject(3, 0, 0.1, 0.0, 3)"),
+    ],
+)
+def test_guidance_is_written_and_read_again(stage, text):
+    plan = (lf.blend(2, 0.3), stage, lf.tighten(4))
+    assert describe([stage]) == text
+    assert parse(describe(plan)) == plan
+
+
+TENTHS = st.integers(0, 10).map(lambda n: n / 10)
+GUIDANCE = st.integers(0, 40).map(lambda n: 1 + n / 8)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(lf.blend, st.integers(0, 30), TENTHS, GUIDANCE),
+            st.builds(
+                lambda n, lift, confidence, guidance: lf.inject(
+                    n, lift, lift + 0.25, confidence, guidance
+                ),
+                st.integers(0, 30),
+                TENTHS,
+                st.floats(0.01, 1),
+                GUIDANCE,
+            ),
+            st.builds(lf.tighten, st.integers(1, 9)),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_plan_is_read_as_it_was_written(plan):
+    assert parse(describe(plan)) == tuple(plan)
+
+
 def test_numbers_of_other_libraries_are_numbers():
     assert lf.blend(np.int64(5), np.float64(0.1)) == lf.blend(5, 0.1)
 
@@ -89,6 +215,9 @@ def test_only_a_stage_that_lifts_looks_at_the_class():
     assert lf.inject(5, 0.0, 0.1).open_loop
     assert not lf.inject(5, 0.8, 0.83).open_loop
     assert not lf.blend(5, 0.1).open_loop
+    assert lf.inject(5, 0.0, 0.1, guidance=2).open_loop
+    assert not lf.inject(5, 0.0, 0.1, 0.9, guidance=2).open_loop
+    assert not lf.blend(5, 0.1, guidance=2).open_loop
 
 
 @pytest.mark.parametrize(
@@ -105,6 +234,21 @@ def test_only_a_stage_that_lifts_looks_at_the_class():
         (lambda: lf.inject(5, None, 0.1), "`lift` must be a number, got None"),
         (lambda: lf.inject(5, "0", 0.1), "`lift` must be a number, got '0'"),
         (lambda: lf.blend(5, True), "`lift` must be a number, got True"),
+        (lambda: lf.blend(5, 0.1, 0.5), "`guidance` must be a number of at least 1, got 0.5"),
+        (lambda: lf.blend(5, 0.1, float("nan")), "`guidance` must be .* at least 1, got nan"),
+        (lambda: lf.blend(5, 0.1, float("inf")), "`guidance` must be .* at least 1, got inf"),
+        (lambda: lf.blend(5, 0.1, "2"), "`guidance` must be a number, got '2'"),
+        (lambda: lf.blend(5, 1.2, 2), r"blend\(gamma=1.2\) overshoots"),
+        (lambda: lf.inject(5, 0.0, 0.1, guidance=-2), "1 is the paper's; photographs take 2 to 4"),
+        (lambda: lf.inject(5, 0.1, 0.1, guidance=None), "`guidance` must be a number, got None"),
+        (lambda: lf.inject(5, 0.1, 0.1, guidance=1), "lift < land, or guidance above 1"),
+        (lambda: lf.inject(5, 0.2, 0.1, guidance=2), "does not add more than it removes"),
+        (lambda: lf.inject(5, 0.0, 0.1, 0.0), "above 0 and up to 1, got 0.0"),
+        (lambda: lf.inject(5, 0.0, 0.1, 1.5, 2), "above 0 and up to 1, got 1.5"),
+        (lambda: Leaps(5, 0.1, 0.1, 0.5), "a blend stops by itself, got confidence=0.5"),
+        (lambda: parse("blend(5, 0.1, 0.5)"), "`guidance` must be a number of at least 1"),
+        (lambda: parse("blend(5, 0.1, 2, 3)"), r"or blend\(leaps, step, guidance\)"),
+        (lambda: parse("inject(5, 0, 0.1, 1, 2, 3)"), "threshold and then a guidance"),
     ],
 )
 def test_wrong_plans_are_named(call, message):

@@ -20,7 +20,7 @@ from leapfactual.jobs.job import Job
 from leapfactual.metrics import inside as inside_metric
 from leapfactual.pretrained import load
 from leapfactual.report.cards import frames
-from leapfactual.walk import Walker, drive
+from leapfactual.walk import Canvas, Walker, drive
 
 PLANS = {
     "blended": [lf.blend(8, 0.2)],
@@ -215,7 +215,9 @@ def test_drafts_are_pasted_in_their_own_precision(shipped, x, soft):
     walker = Walker(shipped.bundle.generator, shipped.bundle.flow, PLANS["open loop"], mask=soft)
     with torch.no_grad():
         z = shipped.bundle.generator.encode(x)
-        draft, full = (walker.render(z, g, x) for g in (half, shipped.bundle.generator))
+        draft, full = (
+            walker.render(z, g, Canvas(x, None)) for g in (half, shipped.bundle.generator)
+        )
     assert draft.dtype == torch.half
     torch.testing.assert_close(draft.float(), full, rtol=0, atol=2e-2)
 

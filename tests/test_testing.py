@@ -37,6 +37,10 @@ def test_special_cases_of_the_closed_form(scale):
     torch.testing.assert_close(
         injected, scale**0.2 * z + 0.2 * oracle.shift(0.2) * oracle.means[target]
     )
+    guided = oracle.leap(z, y, target, lift=1, land=1, guidance=2.5)
+    torch.testing.assert_close(guided, z + 2.5 * step)
+    guided = oracle.leap(z, y, target, lift=0.2, land=0.2, guidance=2.5)
+    torch.testing.assert_close(guided, z + 2.5 * 0.2 * oracle.shift(0.2) * step)
 
 
 def test_density_and_posterior_agree_with_torch():

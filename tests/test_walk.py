@@ -150,6 +150,119 @@ def test_any_plan_gives_what_the_papers_loop_gives(plan, soft, seed):
     torch.testing.assert_close(found.z_counterfactual, expected, rtol=0, atol=1e-4)
 
 
+GUIDANCE = st.sampled_from([1.0, 1.5, 2.5])
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(lf.blend, st.integers(0, 3), st.sampled_from([0.1, 0.4])),
+            st.builds(
+                lambda n, d, w: lf.inject(n, 0.0, d, guidance=w),
+                st.integers(0, 3),
+                st.floats(0.01, 0.3),
+                GUIDANCE,
+            ),
+            st.builds(
+                lambda n, d, w: lf.inject(n, d, d + 0.05, guidance=w),
+                st.integers(0, 3),
+                st.floats(0.01, 0.5),
+                GUIDANCE,
+            ),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_any_guided_injection_gives_what_the_papers_loop_gives(plan, soft, seed):
+    flow = lf.Flow(ORACLE.flow().field, lf.RK4(20), soft=soft).double()
+    z, y = ORACLE.sample(2, seed)
+    found = explainer(plan, flow=flow, keep_path=True).explain(z, (y + 1) % 3)
+    iterates, labels = papers_iterates(flow, ORACLE.classifier, z, (y + 1) % 3, plan)
+    inside = labels == (y + 1) % 3
+    last = inside.shape[0] - 1 - inside.flip(0).int().argmax(0)
+    last = torch.where(inside.any(0), last, len(inside) - 1)
+    expected = iterates.gather(0, last[None, :, None].expand(1, -1, 2))[0]
+    torch.testing.assert_close(found.z_counterfactual, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.path.z[:, -1], iterates[-1], rtol=0, atol=1e-4)
+
+
+@given(
+    st.floats(0.05, 0.5), st.sampled_from([1.25, 2.0, 4.0]), st.booleans(), st.integers(0, 1000)
+)
+def test_a_guided_blend_is_the_papers_loop_up_to_the_target_class(gamma, guidance, soft, seed):
+    flow = lf.Flow(ORACLE.flow().field, lf.Midpoint(4), soft=soft).double()
+    z, y = ORACLE.sample(3, seed)
+    target, plan = (y + 1) % 3, [lf.blend(6, gamma, guidance)]
+    found = explainer(plan, flow=flow, keep_path=True).explain(z, target)
+    iterates, labels = papers_iterates(flow, ORACLE.classifier, z, target, plan)
+    inside = labels == target
+    first = torch.where(inside.any(0), inside.int().argmax(0), len(inside) - 1)
+    rows = torch.arange(len(z))
+    torch.testing.assert_close(found.z_counterfactual, iterates[first, rows], rtol=0, atol=1e-6)
+    assert torch.equal(found.path.taken, first)
+    assert torch.equal(found.leaps, first)
+    assert torch.equal(found.queries, first + 1)
+    assert torch.equal(found.valid, inside.any(0))
+
+
+def test_guidance_reaches_the_class_in_fewer_leaps_and_counts_both_evaluations():
+    z, y = ORACLE.sample(20)
+    target = (y + 1) % 3
+    plain = explainer([lf.blend(40, 0.05)]).explain(z, target)
+    guided = explainer([lf.blend(40, 0.05, 3)]).explain(z, target)
+    assert guided.valid.all()
+    assert (guided.leaps <= plain.leaps).all()
+    assert guided.leaps.sum() < 0.5 * plain.leaps.sum()
+    assert torch.equal(plain.nfe, 80 * plain.leaps)
+    assert torch.equal(guided.nfe, 120 * guided.leaps), "lifting once, landing twice"
+
+
+def test_a_guided_injection_goes_on_in_the_class_and_a_guided_blend_does_not():
+    z, y = ORACLE.sample(5)
+    z, source = z[y == 0], torch.zeros(5).long()
+    target = source + 1
+    reach = lf.blend(20, 0.1, 2)
+    stopped = explainer([reach]).explain(z, 1)
+    assert stopped.valid.all()
+    still = explainer([reach, lf.blend(9, 0.3, 4)]).explain(z, 1)
+    assert torch.equal(still.z_counterfactual, stopped.z_counterfactual)
+    found = explainer([reach, lf.inject(3, 0.0, 0.1, guidance=2)]).explain(z, 1)
+    expected = stopped.z_counterfactual
+    for _ in range(3):
+        expected = ORACLE.leap(expected, source, target, lift=0, land=0.1, guidance=2)
+    torch.testing.assert_close(found.z_counterfactual, expected, rtol=0, atol=1e-4)
+    assert torch.equal(found.leaps, stopped.leaps + 3)
+    assert torch.equal(found.nfe, stopped.nfe + 3 * 80)
+    assert torch.equal(found.queries, stopped.queries + 1), "open loop: asked at the end"
+    assert (found.margin > stopped.margin).all()
+
+
+def test_guidance_leads_away_from_the_class_at_the_start_whatever_comes_between():
+    answers = iter([0, 2, 1])
+    z, flow = torch.tensor([[-1.0, 0.5]]).double(), ORACLE.flow(lf.RK4(40))
+    plan = [lf.inject(2, 0.3, 0.3, guidance=2)]
+    dialogue = lf.LeapFactual(Identity(), None, flow, plan).dialogue(z, 1)
+    found = drive(dialogue, lambda x: torch.eye(3)[[next(answers)]].double())
+    c = torch.eye(3).double()
+    sizes = {"lift": 0.3, "land": 0.3, "guidance": 2, "c_source": c[:1]}
+    expected = lf.leap(flow, z, c[:1], c[1:2], **sizes)
+    expected = lf.leap(flow, expected, c[2:], c[1:2], **sizes)
+    torch.testing.assert_close(found.z_counterfactual, expected)
+
+
+def test_a_guided_injection_stops_where_the_classifier_is_sure():
+    z, y = ORACLE.sample(10)
+    plan = [lf.blend(20, 0.1, 2), lf.inject(30, 0.05, 0.05, 0.97, 1.5)]
+    found = explainer(plan, keep_path=True).explain(z[y == 0], 1)
+    p = found.path.probabilities[..., 1]
+    for row, taken in enumerate(found.path.taken.tolist()):
+        assert p[row, taken] >= 0.97
+        assert (p[row, :taken] < 0.97).all()
+
+
 def test_answers_are_read_before_they_are_rounded():
     """In float32 the two are equal; the classifier has said 1."""
     p = torch.tensor([[0.5 - 1e-9, 0.5 + 1e-9]], dtype=torch.float64)

@@ -35,7 +35,7 @@ def dialogue(walker: Walker, batch: Batch) -> Coroutine[Tensor, Tensor, Explanat
     started = time.perf_counter()
     x, target, z = batch
     z = walker.encode(x) if z is None else z
-    state = yield from walker.run(z, target, None if walker.mask is None else x.detach())
+    state = yield from walker.run(z, target, x.detach() if walker.needs_images else None)
     yield from walker.resolve_deferred(state)
     return state.explanation(x, time.perf_counter() - started)
 
@@ -106,7 +106,7 @@ class Engine:
         if copies.stale(z):
             copies.refresh(z)
             graphs = None
-        parts = walker.flow, walker.plan, walker.mask
+        parts = walker.flow, walker.plan, walker.mask, walker.keep_pixels
         if graphs is None or not graphs.serves(*parts):
             graphs = WalkGraphs(copies, *parts)
         self.copies, self.graphs = copies, graphs

@@ -18,7 +18,7 @@ full precision and with every query made.
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import torch
@@ -31,7 +31,7 @@ from ..leaps import Stage
 from ..solvers import FixedStep
 from ..walk import Walker, drive
 from .copies import MAX_PROBES, Copies, Networks, weights
-from .cuda_graphs import capture
+from .cuda_graphs import capture, to_memory_format
 
 NAMES = [f.name for f in fields(Explanation) if f.name not in ("x", "seconds", "path")]
 # Below sixteen images a launch costs the same, so that smaller buckets would only be more graphs.
@@ -89,6 +89,7 @@ class WalkGraphs:
         flow: The flow.
         plan: The stages.
         mask: Where images may change. Defaults to everywhere.
+        keep_pixels: Whether to show the input's own pixels where nothing has changed.
 
     Attributes:
         graphs: The graphs, by bucket and exactness; None for a size that was seen once.
@@ -96,9 +97,14 @@ class WalkGraphs:
     """
 
     def __init__(
-        self, copies: Copies, flow: Flow, plan: Sequence[Stage], mask: Tensor | None = None
+        self,
+        copies: Copies,
+        flow: Flow,
+        plan: Sequence[Stage],
+        mask: Tensor | None = None,
+        keep_pixels: bool = False,
     ) -> None:
-        self.copies, self.flow, self.plan = copies, flow, plan
+        self.copies, self.flow, self.plan, self.keep_pixels = copies, flow, plan, keep_pixels
         self.mask = None if mask is None else mask.clone()
         self.graphs: dict[object, CapturedWalk | None] = {}
         self.refused: dict[object, Exception | None] = {}
@@ -107,9 +113,17 @@ class WalkGraphs:
         self.signature = signature(flow, plan)
         self.error: Exception | None = None
 
-    def serves(self, flow: Flow, plan: Sequence[Stage], mask: Tensor | None) -> bool:
-        """Tells whether the graphs are of this flow, as it is now, this plan and this mask."""
+    def serves(
+        self,
+        flow: Flow,
+        plan: Sequence[Stage],
+        mask: Tensor | None = None,
+        keep_pixels: bool = False,
+    ) -> bool:
+        """Tells whether the graphs are of this flow, as it is now, and of this way to show."""
         if (mask is None) != (self.mask is None) or self.signature != signature(flow, plan):
+            return False
+        if keep_pixels != self.keep_pixels:
             return False
         return mask is None or (self.mask is not None and torch.equal(mask, self.mask))
 
@@ -132,7 +146,7 @@ class WalkGraphs:
         if key not in self.graphs:
             self.graphs[key] = None
             return None
-        inputs = [z, y] if self.mask is None else [z, y, x.to(z.dtype)]
+        inputs = [z, y, x.to(z.dtype)] if self._walker().needs_images else [z, y]
         walk = self.graphs[key]
         if walk is None:
             captured = [known for known, graph in self.graphs.items() if graph is not None]
@@ -147,11 +161,16 @@ class WalkGraphs:
         seconds = torch.zeros_like(z[:, 0])
         return Explanation(x=x, seconds=seconds, **results), ambiguous  # type: ignore[arg-type]
 
+    def _walker(self) -> Walker:
+        generator = self.copies.networks.generator
+        options = {"mask": self.mask, "keep_pixels": self.keep_pixels}
+        return Walker(generator, self.flow, self.plan, **options)  # type: ignore[arg-type]
+
     @torch.no_grad()
     def _capture(self, inputs: Sequence[Tensor], exact: bool) -> CapturedWalk | None:
         """Captures the fastest walk that comes to the same labels, if there is one."""
         networks, size, few = self.copies.networks, bucket(len(inputs[0])), slice(0, MAX_PROBES)
-        walker = Walker(networks.generator, self.flow, self.plan, mask=self.mask)
+        walker = self._walker()
         state = drive(walker.run(*(part[few] for part in inputs)), networks.classifier)
         drive(walker.resolve_deferred(state), networks.classifier)
         padded = [
@@ -191,23 +210,21 @@ class WalkGraphs:
             exact: Whether to resolve deferred queries.
             z: The latents.
             y: The class to reach with each.
-            x: The images, where there is a mask.
+            x: The images, where they are needed.
         """
         networks = self.copies.networks
 
         def answer(x: Tensor) -> Tensor:
             return (draft if x.dtype == torch.half else networks).classifier(x)
 
-        walker = Walker(
-            networks.generator, flow, self.plan, draft.generator, masked=True, mask=self.mask
-        )
+        walker = replace(self._walker(), flow=flow, draft=draft.generator, masked=True)
         state = drive(walker.run(z, y, x), answer)
         if exact:
             drive(walker.resolve_deferred(state), answer)
         ambiguous = torch.zeros_like(state.reached)
         for moved, taken, _ in state.deferred:
             ambiguous = ambiguous | (moved & ~state.inside_since(taken))
-        state.image = walker.render(state.z, networks.generator, x)
+        state.image = walker.render(state.z, networks.generator, state.canvas)
         if draft is not networks:
             state.p = networks.classifier(state.image)
             state.queries = state.queries + 1
@@ -228,13 +245,14 @@ class _HalfField(VelocityField):
     def __init__(self, field: VelocityField) -> None:
         super().__init__(field.features, field.classes)
         self.field = copy.deepcopy(field).half().requires_grad_(False)
+        to_memory_format(self.field, torch.channels_last)
 
     def forward(self, t: Tensor, z: Tensor, c: Tensor) -> Tensor:
         return self.bind(c)(t, z)
 
     def bind(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         velocity = self.field.bind(c.half())
-        return lambda t, z: velocity(t.half(), z.half()).float()
+        return lambda t, z: velocity(t, z.half()).float()
 
     def config(self) -> dict[str, object]:
         return self.field.config()

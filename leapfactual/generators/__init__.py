@@ -8,6 +8,7 @@ from .adapters import LatentDiffusionVAE, from_openvino, stylegan
 from .gan import GAN, Inversion, InversionResult
 from .identity import Identity, Standardized
 from .io import load, save
+from .spatial import SpatialAutoencoder
 from .vae import VAE
 from .wae import WAE
 
@@ -19,6 +20,7 @@ __all__ = [
     "Inversion",
     "InversionResult",
     "LatentDiffusionVAE",
+    "SpatialAutoencoder",
     "Standardized",
     "from_openvino",
     "load",

@@ -11,11 +11,14 @@ from ..errors import InputError, MissingData
 from ..files import read_safetensors, write_safetensors
 from ..types import Generator
 from .identity import Identity, Standardized
+from .spatial import SpatialAutoencoder
 from .vae import VAE
 from .wae import WAE
 
 FORMAT = "leapfactual generator 1"
-KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Identity, Standardized, VAE, WAE)}
+KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Identity, Standardized, VAE, WAE, SpatialAutoencoder)
+}
 
 
 @runtime_checkable

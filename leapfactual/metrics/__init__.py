@@ -12,13 +12,16 @@ from .factories import (
 )
 from .lpips import LPIPS
 from .morphology import morphometrics, relative_error
+from .pyramid import PyramidDistance, best_distance
 from .standard import METRICS, Metric, Score, evaluate, l1, morphology_errors
 
 __all__ = [
     "LPIPS",
     "METRICS",
     "Metric",
+    "PyramidDistance",
     "Score",
+    "best_distance",
     "cout",
     "diversity",
     "evaluate",

@@ -36,3 +36,8 @@ def random_rotation(x: Tensor, rng: torch.Generator) -> Tensor:
     ]
     grid = F.affine_grid(torch.stack(rows, 1), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
+
+
+def random_mirror(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Mirrors all images, or none."""
+    return x.flip(3) if int(torch.randint(2, (1,), generator=rng, device=x.device)) else x

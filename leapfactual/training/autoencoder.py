@@ -6,6 +6,7 @@ texture is drawn even where it cannot be reconstructed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,14 +18,12 @@ from .. import checks
 from .._engine.cuda_graphs import synchronizes, to_memory_format
 from ..errors import InputError
 from ..files import fingerprint
+from ..generators import VAE, WAE, SpatialAutoencoder
 from ..generators.io import Configured
-from ..generators.vae import VAE
-from ..generators.wae import WAE
 from ..imaging import save_grid
 from ..types import Conditional
-from .loop import Batch, Epoch, Loop, check_choice
+from .loop import PRECISIONS, Batch, Epoch, Loop, check_choice
 
-PRECISIONS = ("float32", "bfloat16")
 PREVIEW_IMAGES = 8
 
 Perceptual = Callable[[Tensor, Tensor], Tensor]
@@ -80,6 +79,7 @@ def fit(
     perceptual: Perceptual | None = None,
     perceptual_weight: float = 10.0,
     adversarial_weight: float = 0.0,
+    adversarial_from: float = 0.0,
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
     precision: str = "float32",
     seed: int = 0,
@@ -92,7 +92,8 @@ def fit(
     The defaults are the paper's for Morpho-MNIST.
 
     Arguments:
-        model: A :class:`VAE` or :class:`WAE`, or any torch module with their three methods.
+        model: A :class:`VAE`, :class:`WAE` or :class:`SpatialAutoencoder`, or any torch module
+            with their three methods.
         images: Images ``(N, C, H, W)`` in [0, 1], or a set that can be indexed with rows.
         conditions: One row of probabilities for each image, ``(N, K)``, for a conditional model.
         epochs: How often to go through the images.
@@ -107,6 +108,8 @@ def fit(
             device.
         perceptual_weight: The weight of the perceptual term.
         adversarial_weight: The weight of the critic's term; 0 for none.
+        adversarial_from: The share of the epochs after which the critic joins, from 0 to 1. Before
+            there is something to judge it would only disturb.
         augment: Augments a batch of images before it is used, drawing from the epoch's generator.
         precision: ``float32``, or ``bfloat16`` for mixed precision on a GPU.
         seed: The seed of everything random, the model's initial weights excepted.
@@ -124,6 +127,10 @@ def fit(
     """
     module = _module(model)
     check_choice(precision, PRECISIONS, "precision")
+    if not 0 <= checks.number(adversarial_from, "adversarial_from") <= 1:
+        raise InputError(
+            f"`adversarial_from` must be a share of the epochs, 0 to 1, got {adversarial_from!r}."
+        )
     _check_images(images, batch_size)
     if isinstance(model, VAE) and model.classes and conditions is None:
         raise InputError(
@@ -160,8 +167,10 @@ def fit(
         checkpoint=checkpoint,
         on_epoch=finish_epoch,
     )
-    # Half-precision convolutions are faster with their channels last.
-    layout = torch.channels_last if mixed else torch.contiguous_format
+    # Half-precision convolutions are faster with their channels last, and so are those between
+    # normalizations over channels.
+    last = mixed or isinstance(model, SpatialAutoencoder)
+    layout = torch.channels_last if last else torch.contiguous_format
     to_memory_format(module, layout)
     modules: dict[str, nn.Module] = {"model": module}
     if adversarial_weight:
@@ -173,6 +182,7 @@ def fit(
         options: dict[str, object] = {
             "perceptual_weight": perceptual_weight if perceptual else 0.0,
             "adversarial_weight": adversarial_weight,
+            "adversarial_from": adversarial_from,
             "precision": precision,
             "model": model.config() if isinstance(model, Configured) else type(model).__name__,
         }
@@ -181,15 +191,19 @@ def fit(
     state = loop.begin(modules, identity)
     rng = torch.Generator(device)
 
-    def objective(x: Tensor, *c: Tensor) -> Tensor:
+    def objective(criticized: bool, x: Tensor, *c: Tensor) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=mixed, cache_enabled=False):
             loss, x_hat = model.loss(x, rng, *c)
             if perceptual is not None:
                 loss = loss + perceptual_weight * perceptual(x_hat, x).mean()
-            if adversarial_weight:
+            if criticized:
                 critic, optimizer = modules["critic"], state.optimizers["critic"]
                 loss = loss - adversarial_weight * _score(critic, optimizer, x, x_hat)
         return loss
+
+    objectives = {0: partial(objective, False)}
+    if adversarial_weight:
+        objectives[round(adversarial_from * epochs)] = partial(objective, True)
 
     def batches() -> Iterator[Batch]:
         order = torch.randperm(len(images), generator=rng, device=device)
@@ -201,7 +215,7 @@ def fit(
             yield (x if augment is None else augment(x, rng), *condition(rows))
 
     # A step is captured only if nothing in it synchronizes with the device.
-    capture = type(model) in (VAE, WAE)
+    capture = type(model) in (VAE, WAE, SpatialAutoencoder)
     if perceptual is not None:
         pair = [sample, sample]
         capture = (
@@ -210,7 +224,7 @@ def fit(
     for part in modules.values():
         part.train()
     try:
-        return loop.run(state, objective, batches, rng, rows=len(images), capture=capture)
+        return loop.run(state, objectives, batches, rng, rows=len(images), capture=capture)
     finally:
         module.eval()
         to_memory_format(module, torch.contiguous_format)

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from .. import checks
+from .._engine.cuda_graphs import to_memory_format
 from ..couplings import COUPLINGS
 from ..errors import InputError
 from ..fields import FIELDS
 from ..files import fingerprint
 from ..flow import Flow
 from ..types import Batched, Classifier, Generator
-from .loop import Batch, Epoch, Loop, check_choice
+from .loop import PRECISIONS, Batch, Epoch, Loop, check_choice
 
 # Beyond a factor of five either the noise or the latents are negligible where the two are mixed,
 # and the velocity is learnt from the other alone.
@@ -130,6 +131,7 @@ def fit(
     coupling: str = "independent",
     balanced: bool = False,
     standardize: bool = False,
+    precision: str = "float32",
     seed: int = 0,
     checkpoint: str | Path | None = None,
     on_epoch: Callable[[Epoch], object] | None = None,
@@ -155,6 +157,7 @@ def fit(
         balanced: Draw every class equally often, for imbalanced data.
         standardize: Let the flow work on latents of unit standard deviation; for latents whose own
             is far from the base's.
+        precision: ``float32``, or ``bfloat16`` for mixed precision on a GPU.
         seed: The seed of everything random, the flow's initial weights excepted.
         checkpoint: A file to keep the state in after every epoch. If it exists, training resumes
             from there, to exactly the same weights.
@@ -171,6 +174,7 @@ def fit(
         3
     """
     check_choice(coupling, COUPLINGS, "coupling")
+    check_choice(precision, PRECISIONS, "precision")
     loop = Loop(
         epochs=epochs,
         batch_size=batch_size,
@@ -201,14 +205,22 @@ def fit(
         _warn_of_scale(z, flow.base.std)
 
     def identity() -> tuple[dict[str, object], str]:
-        options = {"coupling": coupling, "balanced": balanced, "standardize": standardize}
+        options = {
+            "coupling": coupling,
+            "balanced": balanced,
+            "standardize": standardize,
+            "precision": precision,
+        }
         return {**options, "flow": flow.config()}, fingerprint(z, p)
 
+    mixed = precision == "bfloat16"
+    to_memory_format(flow.field, torch.channels_last)
     state = loop.begin({"field": flow.field}, identity)
     rng = torch.Generator(z.device)
 
     def objective(z: Tensor, c: Tensor) -> Tensor:
-        return flow.loss(z, c, COUPLINGS[coupling], rng)
+        with torch.autocast(z.device.type, torch.bfloat16, enabled=mixed, cache_enabled=False):
+            return flow.loss(z, c, COUPLINGS[coupling], rng)
 
     def batches() -> Iterator[Batch]:
         for rows in torch.split(_order(c, balanced, rng), batch_size):
@@ -218,7 +230,7 @@ def fit(
     try:
         return loop.run(
             state,
-            objective,
+            {0: objective},
             batches,
             rng,
             rows=len(z),
@@ -228,6 +240,7 @@ def fit(
         )
     finally:
         flow.eval()
+        to_memory_format(flow.field, torch.contiguous_format)
 
 
 def _warn_of_scale(z: Tensor, std: float) -> None:

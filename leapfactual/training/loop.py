@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +18,9 @@ from .state import TrainingState, reseed
 
 OPTIMIZERS: dict[str, type[Adam]] = {"adam": Adam, "adamw": AdamW}
 SCHEDULES = ("constant", "cosine")
+PRECISIONS = ("float32", "bfloat16")
+# Checkpoints that take less time than this are written after every epoch.
+MIN_COST = 0.1
 
 Batch = tuple[Tensor, ...]
 
@@ -49,6 +53,26 @@ def check_choice(value: str, known: Iterable[str], name: str) -> None:
         raise InputError(f"`{name}` must be one of {list(known)}, got {value!r}.")
 
 
+class _Writer:
+    """Writes checkpoints, large ones so seldom that they take a tenth of the time at most."""
+
+    def __init__(self, path: str | Path | None) -> None:
+        self.path = path
+        self.cost, self.last = 0.0, time.perf_counter()
+
+    @property
+    def due(self) -> bool:
+        waited = time.perf_counter() - self.last
+        return self.cost < MIN_COST or waited >= 10 * self.cost
+
+    def write(self, state: TrainingState) -> None:
+        assert self.path is not None
+        started = time.perf_counter()
+        state.write(Path(self.path))
+        self.last = time.perf_counter()
+        self.cost = self.last - started
+
+
 @dataclass(frozen=True)
 class Loop:
     """Creates a training loop.
@@ -63,8 +87,8 @@ class Loop:
         ema: The decay of an exponential moving average of the weights, which become the trained
             ones; 0 for none.
         seed: The seed of everything random, initial weights excepted.
-        checkpoint: A file to keep the state in after every epoch. If it exists, training resumes
-            from there.
+        checkpoint: A file to keep the state in after every epoch, or every few where writing takes
+            long. If it exists, training resumes from there.
         on_epoch: Called after every epoch, to show progress.
     """
 
@@ -137,7 +161,7 @@ class Loop:
     def run(
         self,
         state: TrainingState,
-        objective: Callable[..., Tensor],
+        objectives: Mapping[int, Callable[..., Tensor]],
         batches: Callable[[], Iterable[Batch]],
         rng: torch.Generator,
         *,
@@ -149,16 +173,17 @@ class Loop:
 
         Arguments:
             state: What :meth:`begin` returned.
-            objective: Returns the loss of a batch, a scalar.
+            objectives: From the number of an epoch to the objective from there on: it returns the
+                loss of a batch, a scalar.
             batches: Goes through the data once, in random order.
-            rng: What ``objective`` and ``batches`` draw from, seeded anew for every epoch.
+            rng: What objectives and ``batches`` draw from, seeded anew for every epoch.
             rows: The number of rows in the data.
             capture: Whether a step on a GPU may be captured in a CUDA graph.
             advice: What else to try when training diverges.
         """
         optimizer = next(iter(state.optimizers.values()))
 
-        def step(*batch: Tensor) -> Tensor:
+        def step(objective: Callable[..., Tensor], *batch: Tensor) -> Tensor:
             optimizer.zero_grad(set_to_none=True)
             loss = objective(*batch)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -166,10 +191,16 @@ class Loop:
             state.average()
             return loss.detach()
 
-        take = CapturedStep(step, rng, capture)
+        def objective_at(epoch: int) -> Callable[..., Tensor]:
+            return objectives[max(first for first in objectives if first <= epoch)]
+
         steps = math.ceil(rows / self.batch_size)
         started = time.perf_counter()
+        take: CapturedStep | None = None
+        writer = _Writer(self.checkpoint)
         for epoch in range(len(state.losses), self.epochs):
+            if take is None or epoch in objectives:
+                take = CapturedStep(partial(step, objective_at(epoch)), rng, capture)
             reseed(rng, self.seed, epoch)
             total = torch.zeros((), device=rng.device)
             for n, batch in enumerate(batches(), epoch * steps):
@@ -178,8 +209,8 @@ class Loop:
                     set_learning_rate(each, rate)
                 total += take(*batch) * len(batch[0])
             state.losses.append(self._check_loss(total.item() / rows, epoch, advice))
-            if self.checkpoint is not None:
-                state.write(Path(self.checkpoint))
+            if self.checkpoint is not None and (writer.due or epoch + 1 == self.epochs):
+                writer.write(state)
             if self.on_epoch is not None:
                 seconds = time.perf_counter() - started
                 self.on_epoch(Epoch(epoch + 1, self.epochs, state.losses[-1], seconds))
@@ -191,5 +222,6 @@ class Loop:
             raise TrainingError(
                 f"training diverged in epoch {epoch + 1}: the loss is {loss}. Lower learning_rate "
                 f"(now {self.learning_rate:g}){advice}."
+                + (f" {self.checkpoint} has an earlier state." if self.checkpoint else "")
             )
         return loss

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from ..errors import InputError
 from ..files import atomic, below, read_safetensors
 
-FORMAT = "leapfactual checkpoint 1"
+FORMAT = "leapfactual checkpoint 2"
 ADAM_SLOTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -39,6 +39,8 @@ class TrainingState:
         modules: The modules that change, by name.
         optimizers: The optimizer of each module that has one, by the module's name.
         ema: The decay of an exponential moving average of the first module's weights; 0 for none.
+            It rises to that: after n steps it is at most (1 + n) / (10 + n), so that the average
+            reaches over a tenth of the training and forgets the initial weights.
     """
 
     settings: Mapping[str, object]
@@ -52,14 +54,19 @@ class TrainingState:
         weights = dict(next(iter(self.modules.values())).named_parameters())
         self.weights = weights
         self.averages = {k: v.detach().clone() for k, v in weights.items()} if self.ema else {}
+        # A tensor, so that a captured step can count.
+        self.steps = torch.zeros((), device=next(iter(weights.values())).device)
 
     @torch.no_grad()
     def average(self) -> None:
         """Moves the running averages a step towards the weights."""
         if self.averages:
-            torch._foreach_lerp_(
-                list(self.averages.values()), list(self.weights.values()), 1 - self.ema
-            )
+            self.steps += 1
+            rate = (9 / (10 + self.steps)).clamp_min(1 - self.ema)
+            averages = list(self.averages.values())
+            change = torch._foreach_sub(list(self.weights.values()), averages)
+            torch._foreach_mul_(change, rate)
+            torch._foreach_add_(averages, change)
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -70,6 +77,7 @@ class TrainingState:
     def write(self, path: Path) -> None:
         """Writes the state to ``path``."""
         tensors = {f"ema/{name}": mean.contiguous() for name, mean in self.averages.items()}
+        tensors["steps"] = self.steps
         for name, module in self.modules.items():
             for key, value in module.state_dict().items():
                 tensors[f"module/{name}/{key}"] = value.contiguous()
@@ -92,13 +100,14 @@ class TrainingState:
         try:
             self._compare(path, json.loads(metadata["settings"]), metadata["data"])
             self.losses = [float(loss) for loss in json.loads(metadata["losses"])]
+            self.steps.copy_(tensors["steps"])
             for name, mean in self.averages.items():
                 mean.copy_(tensors[f"ema/{name}"])
             for name, module in self.modules.items():
                 module.load_state_dict(below(tensors, f"module/{name}/"))
+            if not any(key.startswith("optimizer/") for key in tensors):
+                raise KeyError("optimizer")
             for name, optimizer in self.optimizers.items():
-                if not any(key.startswith(f"optimizer/{name}/") for key in tensors):
-                    raise KeyError(f"optimizer/{name}")
                 for key, parameter in self.modules[name].named_parameters():
                     for slot in ADAM_SLOTS:
                         # Parameters that no gradient has reached have no state.

@@ -7,7 +7,7 @@ import torch
 
 import leapfactual as lf
 from leapfactual._engine.copies import Copies, Networks
-from leapfactual._engine.replay import NAMES, WalkGraphs, bucket
+from leapfactual._engine.replay import NAMES, WalkGraphs, bucket, half_precision
 from leapfactual.testing import GaussianOracle
 from leapfactual.walk import Walker, drive
 from tests._engine.plans import PLANS, TARGET, explained, fresh_copies
@@ -81,6 +81,8 @@ def test_an_image_walks_alone_as_in_company(seed):
         lambda: lf.inject(draw.randint(1, 3), 0.0, 0.3, draw.choice([1.0, 0.55, 0.9])),
         lambda: lf.inject(draw.randint(1, 2), 0.1, 0.3, draw.choice([1.0, 0.9])),
         lambda: lf.tighten(draw.randint(1, 4)),
+        lambda: lf.blend(draw.randint(1, 4), draw.choice([0.1, 0.3]), 2.0),
+        lambda: lf.inject(draw.randint(1, 3), 0.1, 0.1, draw.choice([1.0, 0.0, 0.9]), 2.0),
     ]
     plan = [draw.choice(kinds)() for _ in range(draw.randint(2, 4))]
     z, _ = oracle.sample(5, seed)
@@ -110,3 +112,45 @@ def test_graphs_are_of_one_flow_and_plan(shipped):
     assert graphs.serves(flow, plan, None)
     assert not graphs.serves(flow, PLANS["confidence"], None)
     assert not graphs.serves(flow.with_solver(lf.Midpoint(7)), plan, None)
+    assert not graphs.serves(flow, plan, None, True)
+    kept = WalkGraphs(copies, flow, plan, keep_pixels=True)
+    assert kept.serves(flow, plan, None, True)
+    assert not kept.serves(flow, plan, None, False)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_masked_walk_keeps_pixels(shipped, x, name):
+    copies, z = fresh_copies(shipped, x)
+    flow, plan = shipped.bundle.flow, PLANS[name]
+    wanted = explained(shipped, x, plan, keep_pixels=True)[1]
+    graphs = WalkGraphs(copies, flow, plan, keep_pixels=True)
+    with torch.no_grad():
+        *found, none = graphs.masked_walk(copies.networks, flow, True, z, TARGET, x)
+    assert not none.any()
+    made = dict(zip(NAMES, found, strict=True))
+    for key, tensor in made.items():
+        torch.testing.assert_close(tensor, getattr(wanted, key), rtol=0, atol=1e-3, msg=key)
+    still = made["leaps"] == 0
+    assert torch.equal(made["reconstruction"], x)
+    assert torch.equal(made["counterfactual"][still], x[still])
+    assert torch.equal(wanted.counterfactual[still], x[still])
+
+
+def test_a_drafted_walk_keeps_the_pixels_of_the_input_in_full_precision(shipped, x):
+    copies, z = fresh_copies(shipped, x)
+    flow, plan = shipped.bundle.flow, PLANS["guided"]
+    graphs = WalkGraphs(copies, flow, plan, keep_pixels=True)
+    draft = copies.originals.fuse(torch.float16)
+    with torch.no_grad():
+        *found, ambiguous = graphs.masked_walk(draft, half_precision(flow), False, z, TARGET, x)
+        made = dict(zip(NAMES, found, strict=True))
+        said = copies.networks.classifier(made["counterfactual"]).argmax(1)
+    assert made["counterfactual"].dtype == torch.float32
+    assert torch.equal(made["reconstruction"], x)
+    assert torch.equal(made["label"], said)
+    wanted = explained(shipped, x, plan, keep_pixels=True)[1]
+    same = (made["leaps"] == wanted.leaps) & ~ambiguous
+    assert same.double().mean() > 0.7
+    torch.testing.assert_close(
+        made["counterfactual"][same], wanted.counterfactual[same], rtol=0, atol=0.05
+    )

@@ -68,9 +68,64 @@ def test_optimal_transport_makes_paths_straighter(trained):
 
 def test_the_unet_learns_too():
     z, y = ORACLE.sample(100, seed=1)
-    flow = lf.Flow(lf.UNet1dField(2, 3, channels=16, multipliers=(1,), blocks=1))
+    flow = lf.Flow(lf.fields.UNet1dField(2, 3, channels=16, multipliers=(1,), blocks=1))
     losses = lf.fit(flow, z, flow.one_hot(y), epochs=15, batch_size=64, learning_rate=1e-2)
     assert losses[-1] < 0.75 * losses[0]
+
+
+def maps(n=64):
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(n) % 2
+    z = torch.randn(2, 24, generator=rng)[y] + 0.1 * torch.randn(n, 24, generator=rng)
+    return (z.reshape(n, 12, 2) * torch.tensor([0.2, 5.0])).flatten(1), torch.eye(2)[y]
+
+
+def train_maps(**options):
+    torch.manual_seed(0)
+    field = lf.fields.UNet2dField((2, 4, 3), 2, channels=8, multipliers=(1, 2), blocks=1)
+    flow = lf.Flow(field, lf.Midpoint(2))
+    settings = {"epochs": 6, "batch_size": 16, "learning_rate": 1e-2, **options}
+    return flow, lf.fit(flow, *maps(), standardize=True, **settings)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_unet_of_maps_learns_too(precision):
+    flow, losses = train_maps(precision=precision, ema=0.99)
+    assert losses[-1] < 0.75 * losses[0]
+    assert all(p.is_contiguous() and p.dtype == torch.float32 for p in flow.parameters())
+    assert not flow.training
+    z, _ = maps()
+    channels = z.reshape(-1, 2)
+    torch.testing.assert_close(flow.scale[:2], channels.std(0, correction=0))
+    assert torch.equal(flow.scale, flow.scale[:2].repeat(12))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_maps_resume_exactly(precision, tmp_path):
+    options = {"precision": precision, "ema": 0.99, "epochs": 3}
+
+    def stop(epoch):
+        if epoch.number == 1:
+            raise KeyboardInterrupt
+
+    whole, losses = train_maps(**options)
+    path = tmp_path / "c.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        train_maps(**options, checkpoint=path, on_epoch=stop)
+    resumed, again = train_maps(**options, checkpoint=path)
+    assert again == losses
+    assert_equal_flows(whole, resumed)
+
+
+def test_mixed_precision_is_close_and_is_remembered(tmp_path):
+    path = tmp_path / "c.safetensors"
+    _, losses = train(epochs=3)
+    mixed, others = train(epochs=3, precision="bfloat16", checkpoint=path)
+    assert others == pytest.approx(losses, rel=0.02)
+    assert others != losses
+    assert all(p.dtype == torch.float32 for p in mixed.parameters())
+    with pytest.raises(InputError, match=r"written with \{'precision': 'bfloat16'\}"):
+        train(epochs=3, checkpoint=path)
 
 
 def state(flow):
@@ -241,6 +296,7 @@ P = torch.eye(3)[Y]
         ({"schedule": "step"}, "`schedule` must be one of"),
         ({"coupling": "random"}, "`coupling` must be one of"),
         ({"ema": 1.0}, r"`ema` must be in \[0, 1\), got 1.0"),
+        ({"precision": "float16"}, r"one of \['float32', 'bfloat16'\], got 'float16'"),
     ],
 )
 def test_wrong_input_is_named(change, message):
@@ -269,7 +325,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     with pytest.raises(InputError, match="no whole safetensors file.*Delete it"):
         lf.fit(flow, Z, P, epochs=2, checkpoint=path)
     save_file({"z": Z}, path)
-    with pytest.raises(InputError, match="must be a `leapfactual checkpoint 1`, got `None`"):
+    with pytest.raises(InputError, match="must be a `leapfactual checkpoint 2`, got `None`"):
         lf.fit(flow, Z, P, epochs=2, checkpoint=path)
     for settings in ("{", "[]", "null"):
         metadata = {"format": "leapfactual checkpoint 1", "settings": settings, "data": ""}

@@ -1,5 +1,8 @@
 """The loop that flows and autoencoders share, on a problem with a known answer."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -7,24 +10,27 @@ from torch import nn
 from leapfactual.errors import InputError
 from leapfactual.files import fingerprint
 from leapfactual.training.loop import Loop, learning_rate_at
-from leapfactual.training.state import reseed
+from leapfactual.training.state import TrainingState, reseed
 
 X = torch.linspace(-1, 1, 50)[:, None]
 Y = 3 * X + 1
 
 
-def train(loop, data=X):
+def train(loop, data=X, objectives=None, bias=0.0):
     torch.manual_seed(0)
     module, rng = nn.Linear(1, 1), torch.Generator()
+    nn.init.constant_(module.bias, bias)
     state = loop.begin({"line": module}, lambda: ({"kind": "line"}, fingerprint(data)))
 
     def batches():
         for rows in torch.split(torch.randperm(len(data), generator=rng), loop.batch_size):
             yield data[rows], Y[rows]
 
-    losses = loop.run(
-        state, lambda x, y: (module(x) - y).square().mean(), batches, rng, rows=50, capture=False
-    )
+    def objective(x, y):
+        return (module(x) - y).square().mean()
+
+    made = {0: objective} if objectives is None else objectives(module)
+    losses = loop.run(state, made, batches, rng, rows=50, capture=False)
     return module, losses
 
 
@@ -73,3 +79,93 @@ def test_fingerprints_tell_values_shapes_types_and_texts_apart():
     parts = [X, X + 1, X[:, 0], X.double(), "text"]
     assert len({fingerprint(part) for part in parts}) == len(parts)
     assert fingerprint(X, "a") == fingerprint(X.clone(), "a") != fingerprint(X, "b")
+
+
+def counted(seen):
+    def objectives(module):
+        def objective(name, x, y):
+            seen.append(name)
+            return (module(x) - y).square().mean()
+
+        return {first: partial(objective, first) for first in (0, 2, 3)}
+
+    return objectives
+
+
+def test_each_objective_holds_from_its_epoch_on():
+    seen = []
+    train(Loop(epochs=6, batch_size=25, learning_rate=0.1), objectives=counted(seen))
+    assert seen == [0, 0, 0, 0, 2, 2, 3, 3, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_a_resumed_training_takes_up_the_objective_of_its_epoch(after, tmp_path, monkeypatch):
+    monkeypatch.setattr("leapfactual.training.loop.MIN_COST", float("inf"))
+
+    def stop(epoch):
+        if epoch.number == after:
+            raise KeyboardInterrupt
+
+    settings = {"epochs": 6, "batch_size": 50, "learning_rate": 0.1}
+    path, seen = tmp_path / "c.safetensors", []
+    with pytest.raises(KeyboardInterrupt):
+        train(Loop(**settings, checkpoint=path, on_epoch=stop), objectives=counted(seen))
+    train(Loop(**settings, checkpoint=path), objectives=counted(seen))
+    assert seen == [0, 0, 2, 3, 3, 3]
+
+
+def test_the_average_of_a_short_training_forgets_the_initial_weights():
+    settings = {"epochs": 40, "batch_size": 10, "learning_rate": 1.0, "schedule": "cosine"}
+    plain, _ = train(Loop(**settings), bias=20.0)
+    average, _ = train(Loop(**settings, ema=0.9999), bias=20.0)
+    assert plain.bias.item() == pytest.approx(1, abs=0.02)
+    assert average.bias.item() == pytest.approx(1, abs=0.02), "200 steps of 10 000"
+    assert average.bias.item() != plain.bias.item()
+
+
+@pytest.mark.parametrize("ema", [0.5, 0.9, 0.9999])
+def test_the_averages_decay_rises_to_its_largest(ema):
+    module = nn.Linear(1, 1)
+    state = TrainingState({}, "", {"line": module}, {}, ema)
+    expected = module.bias.item()
+    for n in range(1, 200):
+        nn.init.constant_(module.bias, n**0.5)
+        state.average()
+        decay = min(ema, (1 + n) / (10 + n))
+        expected = decay * expected + (1 - decay) * n**0.5
+        assert state.averages["bias"].item() == pytest.approx(expected, rel=1e-4)
+    state.finish()
+    assert module.bias.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_resumed_average_has_not_forgotten_how_old_it_is(tmp_path):
+    def stop(epoch):
+        if epoch.number == 3:
+            raise KeyboardInterrupt
+
+    settings = {"epochs": 6, "batch_size": 10, "learning_rate": 0.1, "ema": 0.999}
+    whole, _ = train(Loop(**settings))
+    path = tmp_path / "c.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        train(Loop(**settings, checkpoint=path, on_epoch=stop))
+    resumed, _ = train(Loop(**settings, checkpoint=path))
+    assert torch.equal(resumed.weight, whole.weight)
+    assert torch.equal(resumed.bias, whole.bias)
+
+
+@pytest.mark.parametrize(("cost", "written"), [(0.0, 6), (0.05, 6), (0.15, 2), (100.0, 2)])
+def test_dear_checkpoints_are_seldom_written_and_the_last_always(cost, written, monkeypatch):
+    clock, seen = [0.0], []
+    monkeypatch.setattr(
+        "leapfactual.training.loop.time", SimpleNamespace(perf_counter=lambda: clock[0])
+    )
+
+    def write(state, path):
+        seen.append(len(state.losses))
+        clock[0] += cost
+
+    monkeypatch.setattr(TrainingState, "write", write)
+    settings = {"epochs": 6, "batch_size": 50, "learning_rate": 0.1, "checkpoint": "nowhere"}
+    train(Loop(**settings))
+    assert len(seen) == written
+    assert (seen[0], seen[-1]) == (1, 6)
