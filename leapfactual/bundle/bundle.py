@@ -83,6 +83,7 @@ class Bundle:
         front: The Pareto front of plans, by rising reliability, from
             :func:`~leapfactual.jobs.plans.search_plans`.
         fast: The cheapest plan that is no worse than the paper's reliable one, if there is one.
+        keep_pixels: Whether counterfactuals keep the input's own pixels where nothing has changed.
     """
 
     generator: Generator
@@ -97,6 +98,7 @@ class Bundle:
     agreement: Mapping[str, object] | None = None
     front: tuple[RatedPlan, ...] = ()
     fast: RatedPlan | None = None
+    keep_pixels: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(str(name) for name in self.classes))
@@ -239,6 +241,7 @@ class Bundle:
         keep_path: bool = False,
         accelerate: bool = True,
         mask: Tensor | None = None,
+        keep_pixels: bool | None = None,
     ) -> LeapFactual:
         """Returns an explainer of the classifier that this bundle was made for.
 
@@ -251,6 +254,7 @@ class Bundle:
             keep_path: As in :class:`LeapFactual`.
             accelerate: As in :class:`LeapFactual`.
             mask: As in :class:`LeapFactual`.
+            keep_pixels: As in :class:`LeapFactual`. Defaults to what was best on held-out images.
         """
         likeness = self._likeness(classifier)
         if likeness < MIN_LIKENESS and not force:
@@ -269,6 +273,7 @@ class Bundle:
             keep_path=keep_path,
             accelerate=accelerate,
             mask=mask,
+            keep_pixels=self.keep_pixels if keep_pixels is None else keep_pixels,
         )
 
     @torch.no_grad()
@@ -348,6 +353,7 @@ class Bundle:
             "preprocessing": self.preprocessing and self.preprocessing.config(),
             "training": dict(self.training),
             "agreement": self.agreement,
+            "keep_pixels": self.keep_pixels,
             "files": {
                 path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
                 for path in sorted(folder.iterdir())
@@ -405,6 +411,7 @@ class Bundle:
                 agreement=manifest["agreement"],
                 front=tuple(read_rated_plan(**rated) for rated in manifest["front"]),
                 fast=manifest["fast"] and read_rated_plan(**manifest["fast"]),
+                keep_pixels=bool(manifest.get("keep_pixels", False)),
             )
         except (InputError, MissingData):
             raise

@@ -104,6 +104,14 @@ Fast = Annotated[
     bool,
     typer.Option("--fast", help="The cheapest plan that is no worse than the paper's reliable."),
 ]
+KeepPixels = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep-pixels/--no-keep-pixels",
+        help="Show the image's own pixels where nothing has changed, instead of the generator's. "
+        "Defaults to what was best when the bundle was made.",
+    ),
+]
 Seed = Annotated[
     int, typer.Option("--seed", help="The seed of everything random.", min=0, max=2**31 - 1)
 ]

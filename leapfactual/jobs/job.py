@@ -55,6 +55,8 @@ class Job:
         shown: How many pairs the page shows, evenly spaced.
         title: The heading of the page.
         force: Whether to explain a classifier that the bundle does not recognize.
+        keep_pixels: Whether to keep the input's own pixels where nothing has changed. Defaults to
+            what was best for the bundle.
     """
 
     bundle: Bundle
@@ -70,6 +72,7 @@ class Job:
     shown: int = 100
     title: str = "Counterfactuals"
     force: bool = False
+    keep_pixels: bool | None = None
 
     def __post_init__(self) -> None:
         if checks.positive(self.alternatives, "alternatives") > 1 and self.reliable is not None:
@@ -93,6 +96,7 @@ class Job:
             "shown": self.shown,
             "mask": None if self.mask is None else fingerprint(self.mask),
             "alternatives": [self.alternatives, self.seed] if self.alternatives > 1 else None,
+            "keep_pixels": self.keep_pixels,
         }
 
     def explainer(
@@ -106,6 +110,7 @@ class Job:
             force=self.force,
             keep_path=keep_path,
             mask=self.mask,
+            keep_pixels=self.keep_pixels,
         )
 
     def typicality(self, e: Explanation) -> Tensor | None:

@@ -13,8 +13,10 @@ and no density forgives. The class's own images are measured in the same way, de
 again, which makes them a little smoother and more typical than the originals.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -30,7 +32,8 @@ from ..types import Classifier, Generator, no_op
 from .job import typicality
 from .pairs import random_targets
 
-BATCH_SIZE = 1024
+BATCH_SIZE, PAIRS_AT_A_TIME = 1024, 64
+Distance = Callable[[Tensor, Tensor], Tensor]
 
 # Step sizes of blending: the paper's 0.1, half of it for a shorter distance, and larger ones for
 # fewer queries. The paper's is tried with injections even where another is nearer.
@@ -91,35 +94,19 @@ class PlanSearch:
     Arguments:
         front: The chosen plans, by rising reliability, the first 0 and the last 1.
         tried: Every plan that was tried.
+        why: What was chosen and why, in sentences.
+        own: What the class's own images reach, of what makes a plan reliable: their median
+            typicality or, for guided plans, the share that the oracle agrees with.
         paper: The paper's two plans for digits on the same images, to compare with.
-        images: How many images they were tried on.
-        own: The median typicality of these images themselves, of their own class.
+        keep_pixels: Whether the plans are best with the input's own pixels kept.
     """
 
     front: tuple[RatedPlan, ...]
     tried: tuple[RatedPlan, ...]
-    paper: tuple[RatedPlan, ...]
-    images: int
+    why: str
     own: float
-
-    @property
-    def why(self) -> str:
-        """What was chosen and why, in sentences."""
-        low, high = self.front[0], self.front[-1]
-        typical = high.numbers["typicality"]
-        reached = (
-            "as typical as the class's own images"
-            if typical >= self.own
-            else f"the most typical that was reached ({typical:.0f}; own images {self.own:.0f})"
-        )
-        oracle = high.numbers.get("oracle")
-        agreed = "" if oracle is None else f"; the oracle agrees with {oracle:.1%}"
-        return (
-            f"Of {len(self.tried)} plans tried on {self.images} held-out images, "
-            f"{describe(low.plan)} reaches {low.numbers['validity']:.1%} at the smallest distance "
-            f"({low.numbers['L1']:.4f}). {describe(high.plan)} is {reached}, at distance "
-            f"{high.numbers['L1']:.4f}{agreed}."
-        )
+    paper: tuple[RatedPlan, ...] = ()
+    keep_pixels: bool = False
 
 
 class HeldOut:
@@ -134,6 +121,8 @@ class HeldOut:
         flow: The flow, whose :meth:`Flow.fit_typicality` was called.
         x: Images that nothing was trained on; a few hundred. The more, the finer the comparison.
         oracle: A second, independent classifier.
+        distance: A distance between two batches of images, with one value each, that plans are
+            compared by too, as the share of the distance between random images.
         seed: The seed of the target classes.
     """
 
@@ -145,6 +134,7 @@ class HeldOut:
         x: Tensor,
         *,
         oracle: Classifier | None = None,
+        distance: Distance | None = None,
         seed: int = 0,
     ) -> None:
         checks.images(x)
@@ -158,6 +148,22 @@ class HeldOut:
             )
         self.source = _labels(classifier, self.reconstruction)
         self.target = random_targets(self.source, flow.classes, seed)
+        self.distance = None if distance is None else _relative(distance, x)
+
+    def first(self, n: int) -> Self:
+        """Returns the trial on the first ``n`` of the images."""
+        if n >= len(self.x):
+            return self
+        part = copy.copy(self)
+        for name in ("x", "reconstruction", "source", "target"):
+            setattr(part, name, getattr(self, name)[:n])
+        return part
+
+    def own_agreement(self) -> float:
+        """Returns the share of the images themselves that oracle and classifier agree on."""
+        assert self.oracle is not None
+        same = _labels(self.oracle, self.x) == _labels(self.classifier, self.x)
+        return same.double().mean().item()
 
     def own_typicality(self) -> float:
         """Returns the median typicality of the images themselves, of their own class."""
@@ -165,7 +171,12 @@ class HeldOut:
         return ranks.nan_to_num(0.0).median().item()
 
     def rate(
-        self, plan: Plan, solver: FixedStep | None = None, *, typical: bool = True
+        self,
+        plan: Plan,
+        solver: FixedStep | None = None,
+        *,
+        typical: bool = True,
+        keep_pixels: bool = False,
     ) -> RatedPlan:
         """Explains the images with a plan and returns the plan with what it gave.
 
@@ -173,9 +184,12 @@ class HeldOut:
             plan: The plan.
             solver: Its solver. Defaults to the flow's own.
             typical: Whether to measure typicality, which costs a density for each image.
+            keep_pixels: Whether to keep the input's own pixels where nothing has changed.
         """
         flow = self.flow if solver is None else self.flow.with_solver(solver)
-        explainer = LeapFactual(self.generator, self.classifier, flow, plan)
+        explainer = LeapFactual(
+            self.generator, self.classifier, flow, plan, keep_pixels=keep_pixels
+        )
         e = explainer.explain(self.x, self.target)
         counted = e.source != e.target
         numbers = {
@@ -183,6 +197,8 @@ class HeldOut:
             "L1": l1(e)[counted].mean().item(),
             "queries": e.queries[counted].double().mean().item(),
         }
+        if self.distance is not None:
+            numbers["distance"] = self.distance(e.counterfactual, self.x)[counted].mean().item()
         if typical:
             ranks = typicality(self.generator, flow, e.counterfactual, self.target)
             numbers["typicality"] = ranks[counted].nan_to_num(0.0).median().item()
@@ -224,8 +240,25 @@ def search_plans(held_out: HeldOut, on_progress: Callable[[float], object] = no_
     ]
     paper = tuple(rate(plan) for plan in PAPER)
     reliable = _most_reliable([*walked, *paper], own)
-    front = _front(nearest, walked, reliable)
-    return PlanSearch(front, (*blends, *walked), paper, len(held_out.x), own)
+    front, tried = _front(nearest, walked, reliable), (*blends, *walked)
+    return PlanSearch(front, tried, _why(front, tried, len(held_out.x), own), own, paper)
+
+
+def _why(front: Sequence[RatedPlan], tried: Sequence[RatedPlan], images: int, own: float) -> str:
+    low, high = front[0], front[-1]
+    typical = high.numbers["typicality"]
+    reached = (
+        "as typical as the class's own images"
+        if typical >= own
+        else f"the most typical that was reached ({typical:.0f}; own images {own:.0f})"
+    )
+    oracle = high.numbers.get("oracle")
+    agreed = "" if oracle is None else f"; the oracle agrees with {oracle:.1%}"
+    return (
+        f"Of {len(tried)} plans tried on {images} held-out images, {describe(low.plan)} reaches "
+        f"{low.numbers['validity']:.1%} at the smallest distance ({low.numbers['L1']:.4f}). "
+        f"{describe(high.plan)} is {reached}, at distance {high.numbers['L1']:.4f}{agreed}."
+    )
 
 
 def search_fast_plan(
@@ -287,6 +320,18 @@ def _labels(classifier: Classifier, x: Tensor) -> Tensor:
     return torch.cat([classifier(part).argmax(1) for part in torch.split(x, BATCH_SIZE)])
 
 
+def _relative(distance: Distance, x: Tensor) -> Distance:
+    """Returns a distance in shares of that between images that have nothing to do with another."""
+
+    @torch.no_grad()
+    def pairs(a: Tensor, b: Tensor) -> Tensor:
+        parts = zip(torch.split(a, PAIRS_AT_A_TIME), torch.split(b, PAIRS_AT_A_TIME), strict=True)
+        return torch.cat([distance(*part) for part in parts])
+
+    between = pairs(x, x.roll(max(1, len(x) // 2), 0)).mean()
+    return lambda a, b: pairs(a, b) / between
+
+
 def _injections() -> list[Plan]:
     return [
         (inject(n, lift=lift, land=land),)
@@ -301,7 +346,7 @@ def _blending(gamma: float, soft: bool) -> Leaps:
     return blend(round(total / gamma), gamma)
 
 
-def _best_by(name: str, candidates: Sequence[RatedPlan]) -> list[RatedPlan]:
+def best_by(name: str, candidates: Sequence[RatedPlan]) -> list[RatedPlan]:
     """Returns the plans whose validity, or agreement, is that of the best but for chance."""
     best = max(rated.numbers[name] for rated in candidates)
     return [rated for rated in candidates if rated.numbers[name] >= best - SHARE_TOLERANCE]
@@ -309,7 +354,7 @@ def _best_by(name: str, candidates: Sequence[RatedPlan]) -> list[RatedPlan]:
 
 def _nearest(candidates: Sequence[RatedPlan]) -> RatedPlan:
     """Returns the plan with the fewest queries of those about as near as the nearest."""
-    valid = _best_by("validity", candidates)
+    valid = best_by("validity", candidates)
     least = min(rated.numbers["L1"] for rated in valid)
     near = [rated for rated in valid if rated.numbers["L1"] <= RELATIVE_L1_TOLERANCE * least]
     return min(near, key=lambda rated: rated.numbers["queries"])
@@ -317,9 +362,9 @@ def _nearest(candidates: Sequence[RatedPlan]) -> RatedPlan:
 
 def _most_reliable(candidates: Sequence[RatedPlan], own: float) -> RatedPlan:
     """Returns the nearest of those that are typical, valid and, with an oracle, agreed with."""
-    left = _best_by("validity", candidates)
+    left = best_by("validity", candidates)
     if "oracle" in left[0].numbers:
-        left = _best_by("oracle", left)
+        left = best_by("oracle", left)
     most = max(rated.numbers["typicality"] for rated in left)
     # Beyond the typicality of the class's own images, more is no gain and costs distance.
     wanted = min(own, most)

@@ -423,4 +423,5 @@ def build_explainer(bundle: Bundle, plan: str, *, keep_path: bool = False) -> Le
         batch_size=1,
         keep_path=keep_path,
         accelerate=False,
+        keep_pixels=bundle.keep_pixels,
     )

@@ -114,11 +114,11 @@ def test_a_table_needs_no_training_of_a_generator(tmp_path, plan_grid):
 
 def test_images_without_an_up_are_augmented_with_all_rotations(small_digits):
     part = fit._Part(Digits(60), torch.arange(60), "cpu")
-    assert sum(len(batch) for batch in fit._rotations(part)) == 8 * 60
+    assert sum(len(batch) for batch in fit._orbits(part, fit.d4_orbit)) == 8 * 60
     with pytest.raises(InputError, match="images of 8 × 9 cannot be rotated"):
         fit._build_generator(Recipe(rotate=True), (1, 8, 9), 0.1)
 
 
 def test_an_unknown_generator_is_named():
-    with pytest.raises(InputError, match="must be one of auto, vae, wae, got 'gan'"):
+    with pytest.raises(InputError, match="must be one of auto, vae, wae, spatial, got 'gan'"):
         Recipe(generator="gan")

@@ -1,0 +1,63 @@
+"""A budget of time, and how much training fits into a share of it."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..files import atomic
+from ..training.loop import Epoch
+
+# Steps that are timed, after as many that warm up: long enough to tell, short enough to spend.
+TIMED_STEPS = 6
+
+
+class Budget:
+    """Creates a budget for a whole job, which survives an interruption.
+
+    What was decided by a measured speed is kept in a file, so that a job that is resumed decides
+    the same, even if the machine is slower now.
+
+    Arguments:
+        seconds: The budget.
+        path: The file of what was spent and decided.
+    """
+
+    def __init__(self, seconds: float, path: Path) -> None:
+        self.seconds, self.path = seconds, path
+        self.kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        self.started = time.perf_counter() - float(self.kept.get("spent", 0.0))
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left, at least a twentieth of the whole."""
+        return max(self.seconds - (time.perf_counter() - self.started), 0.05 * self.seconds)
+
+    def decide(self, name: str, choose: Callable[[], Any]) -> Any:  # noqa: ANN401 - JSON
+        """Returns what was decided under a name, or decides it now and keeps it."""
+        if name not in self.kept:
+            self.kept[name] = choose()
+        self.kept["spent"] = time.perf_counter() - self.started
+        with atomic(self.path) as temporary:
+            temporary.write_text(json.dumps(self.kept))
+        return self.kept[name]
+
+
+def seconds_per_step(train: Callable[[int, Callable[[Epoch], object]], object]) -> float:
+    """Times a training on a sample that has :data:`TIMED_STEPS` steps to an epoch.
+
+    Arguments:
+        train: Trains for so many epochs and calls back after each.
+    """
+    marks: list[float] = []
+
+    def on_epoch(_: Epoch) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        marks.append(time.perf_counter())
+
+    train(3, on_epoch)
+    return (marks[-1] - marks[-2]) / TIMED_STEPS

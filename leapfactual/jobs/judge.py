@@ -1,0 +1,106 @@
+"""A second opinion for choosing reliable plans, where nobody brought an oracle.
+
+A reliable counterfactual is one that an independent classifier agrees with. Where there is none, a
+small network of another make learns the classifier's own answers on the training images. It knows
+nothing that the classifier does not know, but does not share its blind spots: what only fools the
+one does not convince the other.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..classifiers import from_logits
+from ..files import fingerprint
+from ..training.loop import Batch, Epoch, Loop
+from ..types import Classifier, no_op
+
+WIDTHS = (32, 64, 128, 128)
+BATCH_SIZE = 64
+# Photographs of one thing differ in brightness and contrast, which should not decide.
+JITTER = 0.1
+
+
+class Judge(nn.Module):
+    """Creates a plain convolutional network: group norms, strided convolutions, no shortcuts.
+
+    Arguments:
+        channels: The number of channels of an image.
+        classes: The number of classes K.
+
+    Example:
+        >>> Judge(3, 4)(torch.zeros(2, 3, 64, 64)).shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, after in zip((channels, *WIDTHS), WIDTHS, strict=False):
+            for inputs, stride in ((before, 2), (after, 1)):
+                layers += [nn.Conv2d(inputs, after, 3, stride=stride, padding=1)]
+                layers += [nn.GroupNorm(8, after), nn.SiLU()]
+        self.layers, self.head = nn.Sequential(*layers), nn.Linear(WIDTHS[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns one row of logits for each image."""
+        out: Tensor = self.head(self.layers(x).mean((2, 3)))
+        return out
+
+
+def train_judge(
+    images: Callable[[Tensor], Tensor],
+    p: Tensor,
+    shape: tuple[int, ...],
+    *,
+    epochs: int,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+    on_epoch: Callable[[Epoch], object] = no_op,
+) -> Classifier:
+    """Trains a network on images and the classifier's answers, every class equally often.
+
+    Arguments:
+        images: Returns the images of some rows.
+        p: The classifier's probabilities, with shape ``(N, K)``.
+        shape: The shape of an image.
+        epochs: How often to go through the images.
+        seed: The seed of everything random.
+        checkpoint: A file to keep the state in. If it exists, training resumes from there.
+        on_epoch: Called after every epoch, to show progress.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = Judge(shape[0], p.shape[1]).to(p.device)
+    loop = Loop(
+        epochs=epochs,
+        batch_size=BATCH_SIZE,
+        learning_rate=2e-3,
+        weight_decay=1e-2,
+        optimizer="adamw",
+        schedule="cosine",
+        seed=seed,
+        checkpoint=checkpoint,
+        on_epoch=on_epoch,
+    )
+    y, rng = p.argmax(1), torch.Generator(p.device)
+    weights = 1 / y.bincount(minlength=p.shape[1])[y].double()
+    state = loop.begin({"judge": network}, lambda: ({}, fingerprint(p)))
+
+    def objective(x: Tensor, y: Tensor) -> Tensor:
+        scale, shift = JITTER * torch.randn(
+            2, len(x), 1, 1, 1, generator=rng, device=x.device, dtype=x.dtype
+        )
+        return F.cross_entropy(network(x * (1 + scale) + shift), y)
+
+    def batches() -> Iterator[Batch]:
+        order = torch.multinomial(weights, len(y), replacement=True, generator=rng)
+        for rows in torch.split(order, BATCH_SIZE):
+            yield images(rows), y[rows]
+
+    network.train()
+    loop.run(state, {0: objective}, batches, rng, rows=len(y), capture=True)
+    return from_logits(network.eval().requires_grad_(False))
