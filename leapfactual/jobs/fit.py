@@ -300,11 +300,13 @@ class _Part:
 
 
 def _split(images: Images | Table, seed: int, device: str) -> tuple[_Part, Tensor]:
-    """Returns the images to train on, and those held out."""
+    """Returns the images to train on, and those held out, in random order.
+
+    Folders stand one class behind the other, and plans are tried on the first of those held out.
+    """
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     out = min(MAX_HELD_OUT, max(10, round(HELD_OUT_SHARE * len(images))))
-    held_out, kept = order[:out].sort().values, order[out:].sort().values
-    return _Part(images, kept, device), images[held_out].to(device)
+    return _Part(images, order[out:].sort().values, device), images[order[:out]].to(device)
 
 
 def _evenly_spaced(train: _Part, n: int) -> Tensor:

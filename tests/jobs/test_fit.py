@@ -122,3 +122,13 @@ def test_images_without_an_up_are_augmented_with_all_rotations(small_digits):
 def test_an_unknown_generator_is_named():
     with pytest.raises(InputError, match="must be one of auto, vae, wae, spatial, got 'gan'"):
         Recipe(generator="gan")
+
+
+def test_plans_are_tried_on_images_of_all_classes_though_folders_stand_in_order():
+    digits = Digits()
+    order = digits.labels.argsort(stable=True)
+    digits.x, digits.labels = digits.x[order], digits.labels[order]
+    _, held_out = fit._split(digits, 0, "cpu")
+    rows = (held_out[:, None] == digits.x[None]).flatten(2).all(2).int().argmax(1)
+    assert len(held_out) == 60
+    assert len(set(digits.labels[rows[:30]].tolist())) >= 8
