@@ -19,7 +19,7 @@ from ..files import atomic
 from ..imaging import to_pil
 from ..types import Generator
 from .cards import data_uri, frames
-from .colors import CHANGE_COLORS
+from .colors import CHANGE_COLORS, full_change
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,12 +39,16 @@ def change_map(before: Tensor, after: Tensor) -> Image.Image:
     r"""Draws what changed from one image ``(C, H, W)`` to another: red added, blue taken away.
 
     The colours are those of :data:`leapfactual.report.colors.CHANGE_COLORS`. The scale is fixed: a
-    change :math:`d` in the mean over channels has :math:`|d|` of the full colour, and none is
-    white.
+    mean absolute change :math:`|d|` over the channels has :math:`|d|` of the full colour, four
+    times as much in photographs, and none is white. Where channels change against each other, such
+    as from green to brown, red and blue turn into violet.
     """
-    d = (after - before).detach().cpu().float().mean(0).clamp(-1, 1)[..., None]
-    less, none, more = (torch.tensor([*bytes.fromhex(c[1:])]) for c in CHANGE_COLORS)
-    pixels = none + d.abs() * (torch.where(d < 0, less, more) - none)
+    d = (after - before).detach().cpu().float()
+    size = d.abs().mean(0)[..., None]
+    balance = d.mean(0)[..., None] / size.clamp_min(1e-9)
+    less, none, more, other = (torch.tensor([*bytes.fromhex(c[1:])]) for c in CHANGE_COLORS)
+    full = other + balance.abs() * (torch.where(balance < 0, less, more) - other)
+    pixels = none + (size / full_change(*d.shape[-2:])).clamp(max=1) * (full - none)
     return Image.fromarray(pixels.round().byte().numpy())
 
 
