@@ -19,7 +19,7 @@ from ..files import atomic
 from ..imaging import to_pil
 from ..types import Generator
 from .cards import data_uri, frames
-from .colors import CHANGE_COLORS, full_change
+from .colors import CHANGE_COLORS, PHOTO_SIDE, full_change
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,9 +100,13 @@ def thumbnails(e: "Explanation", limit: int = MAX_THUMBNAILS) -> str:
                 (change_map(e.reconstruction[row], e.counterfactual[row]), "what changed"),
             ):
                 image.thumbnail((MIN_SIDE, MIN_SIDE))
+                photo = max(image.size) >= PHOTO_SIDE
+                style = (
+                    f"width:{image.width}px" if photo else "width:72px;image-rendering:pixelated"
+                )
                 cells += (
                     f'<td><img src="{data_uri(image)}" alt="{name}" title="{name}" '
-                    'style="width:72px;image-rendering:pixelated"></td>'
+                    f'style="{style}"></td>'
                 )
         lines.append(f"<tr>{cells}<td>{html.escape(e.reason[row])}</td></tr>")
     rest = f"<p>and {len(e) - limit} more</p>" if len(e) > limit else ""
@@ -209,9 +213,9 @@ def save(figure: Any, path: Path) -> None:  # noqa: ANN401 - a figure
 
 def _enlarge(image: Image.Image) -> Image.Image:
     factor = max(1, -(-MIN_SIDE // max(image.size)))
-    return image.resize(
-        (image.width * factor, image.height * factor), Image.Resampling.NEAREST
-    ).convert("RGB")
+    photo = max(image.size) >= PHOTO_SIDE
+    how = Image.Resampling.BICUBIC if photo else Image.Resampling.NEAREST
+    return image.resize((image.width * factor, image.height * factor), how).convert("RGB")
 
 
 def _check_images(e: "Explanation") -> None:
