@@ -187,7 +187,7 @@ def _cards(
         None if result is None or result.typicality is None else result.typicality[rows]
         for result in (nearest, reliable)
     )
-    return cards(
+    made = cards(
         nearest.explanation[rows],
         names=[names[n] for n in shown],
         classes=job.bundle.classes,
@@ -196,6 +196,7 @@ def _cards(
         reliable_typicality=far,
         generator=job.bundle.generator,
     )
+    return list(made)
 
 
 def _finish(job: Job, out: Path, pieces: Pieces) -> None:

@@ -3,14 +3,20 @@
 The leaps of a path become frames, at most 24 of them: the start, the end, the leap that first saw
 the target class, and the rest evenly spaced. Pictures are data URIs, so that the page needs
 nothing beside it.
+
+The input, the reconstruction and the counterfactuals are stored without loss, so that a change map
+shows what changed and not how it was compressed. So are all frames of small images. Photographs
+would be too many bytes: what is between the ends is stored with loss, as the difference from the
+reconstruction, which is nothing where nothing changed.
 """
 
 import base64
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -18,16 +24,14 @@ from torch import Tensor
 from ..imaging import to_pil
 from ..metrics import l1
 from ..types import Generator
+from .colors import PHOTO_SIDE
 
 if TYPE_CHECKING:
     from ..explanation import Explanation
 
 # Kept small, so that a page of a hundred images still opens at once.
 MAX_FRAMES = 24
-STILL_SIDE = 256
-FRAME_SIDE = 128
-# Pictures this small are stored without loss: their pixels are shown one by one.
-MAX_LOSSLESS_SIDE = 64
+MAX_SIDE = 256
 # More curves than this in one plot cannot be told apart.
 MAX_CURVES = 4
 MIN_CURVE = 0.05
@@ -42,8 +46,8 @@ def cards(
     reliable: "Explanation | None" = None,
     reliable_typicality: Tensor | None = None,
     generator: Generator | None = None,
-) -> list[dict[str, Any]]:
-    """Returns what the page shows of each image.
+) -> Iterator[dict[str, Any]]:
+    """Yields what the page shows of each image, one after the other.
 
     Arguments:
         e: The explanation.
@@ -60,7 +64,6 @@ def cards(
     reliable_numbers = _numbers(reliable, reliable_typicality) if reliable is not None else None
     walked = e if reliable is None else reliable
     reliable_reason = walked.reason if classes is None else walked.reasons(classes)
-    made = []
     for row in range(len(e)):
         x, leaps, p = frames(walked, row, generator)
         card: dict[str, Any] = {
@@ -83,13 +86,20 @@ def cards(
         last = None if reliable is None else reliable.counterfactual[row]
         stills = {"input": e.x[row], "counterfactual": e.counterfactual[row], "reliable": last}
         if e.x.ndim == 4:
-            card["frames"] |= _strip(x)
-            card["pictures"] = {k: v if v is None else _still(v) for k, v in stills.items()}
+            pictures = [_picture(frame) for frame in x]
+            card["frames"] |= _strip(pictures)
+            card["pictures"] = {
+                k: v if v is None else data_uri(_picture(v)) for k, v in stills.items()
+            }
+            if card["frames"]["differences"]:
+                # Where the input's own pixels are kept, it is the reconstruction too.
+                start = data_uri(pictures[0])
+                same = start == card["pictures"]["input"]
+                card["pictures"]["reconstruction"] = None if same else start
         else:
             rows = {k: v if v is None else _values(v) for k, v in stills.items()}
             card["rows"] = {**rows, "frames": [_values(frame) for frame in x]}
-        made.append(card)
-    return made
+        yield card
 
 
 def frames(
@@ -121,32 +131,43 @@ def frames(
 
 
 def data_uri(image: Image.Image, lossless: bool = True) -> str:
-    """Returns a picture as a data URI: PNG, or WEBP where losses are allowed."""
+    """Returns a picture as a data URI, a WEBP: a third smaller than a PNG without loss."""
     buffer = io.BytesIO()
-    if lossless:
-        image.save(buffer, format="PNG", optimize=True)
-    else:
-        image.save(buffer, format="WEBP", quality=88)
-    kind = "png" if lossless else "webp"
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    image.save(buffer, format="WEBP", lossless=lossless, quality=80 if lossless else 88)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def _still(x: Tensor) -> str:
+def _picture(x: Tensor) -> Image.Image:
     image = to_pil(x)
-    image.thumbnail((STILL_SIDE, STILL_SIDE))
-    return data_uri(image, max(image.size) <= MAX_LOSSLESS_SIDE)
+    image.thumbnail((MAX_SIDE, MAX_SIDE))
+    return image
 
 
-def _strip(x: Tensor) -> dict[str, Any]:
-    """Lays the frames out side by side, small enough for a page of a hundred images."""
-    small = [to_pil(frame) for frame in x]
-    for frame in small:
-        frame.thumbnail((FRAME_SIDE, FRAME_SIDE))
-    width, height = small[0].size
-    strip = Image.new(small[0].mode, (width * len(small), height))
-    for n, frame in enumerate(small):
+def _strip(pictures: list[Image.Image]) -> dict[str, Any]:
+    """Lays frames out side by side; those of photographs as differences, without the ends."""
+    first = pictures[0]
+    width, height = first.size
+    photo = max(width, height) >= PHOTO_SIDE
+    shown = _differences(pictures) if photo else pictures
+    strip = Image.new(first.mode, (width * len(shown), height))
+    for n, frame in enumerate(shown):
         strip.paste(frame, (n * width, 0))
-    return {"strip": data_uri(strip, width <= MAX_LOSSLESS_SIDE), "width": width, "height": height}
+    return {
+        "strip": data_uri(strip, lossless=not photo) if shown else None,
+        "differences": photo,
+        "width": width,
+        "height": height,
+        "color": first.mode != "L",
+    }
+
+
+def _differences(pictures: list[Image.Image]) -> list[Image.Image]:
+    """Returns half the difference of each picture between the ends from the first, around 128."""
+    start = np.asarray(pictures[0], dtype=np.int16)
+    return [
+        Image.fromarray((128 + np.fix((np.asarray(p) - start) / 2)).astype(np.uint8))
+        for p in pictures[1:-1]
+    ]
 
 
 def _curve(p: Tensor, source: int, target: int) -> dict[str, Any]:

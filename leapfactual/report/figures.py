@@ -19,7 +19,7 @@ from ..files import atomic
 from ..imaging import to_pil
 from ..types import Generator
 from .cards import data_uri, frames
-from .colors import CHANGE_COLORS
+from .colors import CHANGE_COLORS, PHOTO_SIDE, full_change
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,12 +39,16 @@ def change_map(before: Tensor, after: Tensor) -> Image.Image:
     r"""Draws what changed from one image ``(C, H, W)`` to another: red added, blue taken away.
 
     The colours are those of :data:`leapfactual.report.colors.CHANGE_COLORS`. The scale is fixed: a
-    change :math:`d` in the mean over channels has :math:`|d|` of the full colour, and none is
-    white.
+    mean absolute change :math:`|d|` over the channels has :math:`|d|` of the full colour, four
+    times as much in photographs, and none is white. Where channels change against each other, such
+    as from green to brown, red and blue turn into violet.
     """
-    d = (after - before).detach().cpu().float().mean(0).clamp(-1, 1)[..., None]
-    less, none, more = (torch.tensor([*bytes.fromhex(c[1:])]) for c in CHANGE_COLORS)
-    pixels = none + d.abs() * (torch.where(d < 0, less, more) - none)
+    d = (after - before).detach().cpu().float()
+    size = d.abs().mean(0)[..., None]
+    balance = d.mean(0)[..., None] / size.clamp_min(1e-9)
+    less, none, more, other = (torch.tensor([*bytes.fromhex(c[1:])]) for c in CHANGE_COLORS)
+    full = other + balance.abs() * (torch.where(balance < 0, less, more) - other)
+    pixels = none + (size / full_change(*d.shape[-2:])).clamp(max=1) * (full - none)
     return Image.fromarray(pixels.round().byte().numpy())
 
 
@@ -96,9 +100,13 @@ def thumbnails(e: "Explanation", limit: int = MAX_THUMBNAILS) -> str:
                 (change_map(e.reconstruction[row], e.counterfactual[row]), "what changed"),
             ):
                 image.thumbnail((MIN_SIDE, MIN_SIDE))
+                photo = max(image.size) >= PHOTO_SIDE
+                style = (
+                    f"width:{image.width}px" if photo else "width:72px;image-rendering:pixelated"
+                )
                 cells += (
                     f'<td><img src="{data_uri(image)}" alt="{name}" title="{name}" '
-                    'style="width:72px;image-rendering:pixelated"></td>'
+                    f'style="{style}"></td>'
                 )
         lines.append(f"<tr>{cells}<td>{html.escape(e.reason[row])}</td></tr>")
     rest = f"<p>and {len(e) - limit} more</p>" if len(e) > limit else ""
@@ -205,9 +213,9 @@ def save(figure: Any, path: Path) -> None:  # noqa: ANN401 - a figure
 
 def _enlarge(image: Image.Image) -> Image.Image:
     factor = max(1, -(-MIN_SIDE // max(image.size)))
-    return image.resize(
-        (image.width * factor, image.height * factor), Image.Resampling.NEAREST
-    ).convert("RGB")
+    photo = max(image.size) >= PHOTO_SIDE
+    how = Image.Resampling.BICUBIC if photo else Image.Resampling.NEAREST
+    return image.resize((image.width * factor, image.height * factor), how).convert("RGB")
 
 
 def _check_images(e: "Explanation") -> None:

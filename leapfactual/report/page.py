@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import atomic
-from .colors import CHANGE_COLORS, DARK_CHANGE_COLORS
+from .colors import CHANGE_COLORS, DARK_CHANGE_COLORS, PHOTO_CHANGE, PHOTO_SIDE
 
 
 def write_page(
@@ -52,6 +52,7 @@ def write_page(
         "std": list(std),
         "table": table,
         "asked": asked,
+        "photo": {"side": PHOTO_SIDE, "change": PHOTO_CHANGE},
     }
     with atomic(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(before)

@@ -64,7 +64,7 @@ def test_it_writes_pictures_tables_and_a_page(shipped, digits, tmp_path):
     assert len(lines) == 24
     assert float(lines[0]["reliable L1"]) == pytest.approx(first["reliable"]["L1"])
     page = (out / "index.html").read_text()
-    assert page.count('"strip":"data:image/png') == 5
+    assert page.count('"strip":"data:image/webp') == 5
     assert not (out / "parts").exists()
 
 
@@ -216,5 +216,5 @@ def test_rows_of_a_table_get_a_page_without_pictures(tmp_path):
     page = (tmp_path / "out" / "index.html").read_text()
     assert '"kind":"rows"' in page
     assert '"columns":["width","height"]' in page
-    assert "data:image/png" not in page.split('id="data"')[1]
+    assert "data:image" not in page.split('id="data"')[1]
     assert not (tmp_path / "out" / "counterfactuals").exists()

@@ -4,10 +4,13 @@ import base64
 import io
 import re
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from leapfactual.report import write_page
+from leapfactual.explanation import Explanation
+from leapfactual.report import cards, change_map, write_page
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="PLAYWRIGHT IS MISSING: THE PAGE IS NOT TESTED"
@@ -198,7 +201,8 @@ def test_labels_for_those_who_do_not_see_follow_the_slider(visit):
         "aria-valuetext", re.compile("seven .* 0.90")
     )
     unnamed = (
-        "e => !(e.ariaLabel || e.alt || e.textContent.trim() || e.closest('label, [role=img]'))"
+        "e => !(e.ariaLabel || e.alt || e.textContent.trim() || e.closest('label, [role=img]')"
+        " || e.querySelector('img[alt], [aria-label]'))"
     )
     found = page.locator(":is(button, select, input, img, canvas, [role=img])").all()
     assert len(found) > 30
@@ -326,10 +330,10 @@ def test_keys(visit):
     page.keyboard.press("j")
     expect(third).to_be_focused()
     page.keyboard.press("?")
-    expect(page.locator("dialog")).to_be_visible()
+    expect(page.locator("#keys")).to_be_visible()
     page.locator("#letters").uncheck()
     page.keyboard.press("Escape")
-    expect(page.locator("dialog")).not_to_be_visible()
+    expect(page.locator("#keys")).not_to_be_visible()
     third.focus()
     page.keyboard.press("k")
     expect(third).to_be_focused()
@@ -414,3 +418,175 @@ def test_rows_show_columns_by_how_much_they_change(visit):
     card.locator("summary").click()
     expect(card.locator(".columns tbody tr")).to_have_count(14)
     expect(page.locator("canvas, .wipe")).to_have_count(0)
+
+
+# -- photographs, and the large view --
+
+
+def photographs(width, height, channels=3):
+    """Returns a page of one photograph, whose counterfactual has a spot of another colour."""
+    torch.manual_seed(0)
+    x = torch.rand(1, channels, height, width)
+    spot = x.clone()
+    spot[:, 0, 8:12, 8:12], spot[:, -1, 8:12, 8:12] = 0.9, 0.1
+    target, p = torch.tensor([1]), torch.tensor([[0.2, 0.8]])
+    e = Explanation.of(x, spot, target, p, 1 - target, reconstruction=0.9 * x)
+    made = list(cards(e, names=["leaf"]))
+    page = {"title": "Leaves", "about": "", "classes": ["healthy", "ill"], "cards": made}
+    return page, e
+
+
+def sizes(page, selector):
+    found = [place.bounding_box() for place in page.locator(selector).all()]
+    return [(round(box["width"]), round(box["height"])) for box in found]
+
+
+@pytest.mark.parametrize(("width", "height"), [(64, 64), (128, 128), (96, 160), (256, 192)])
+@pytest.mark.parametrize("window", [390, 900, 1440])
+def test_photographs_keep_their_size_and_shape(visit, width, height, window):
+    data, _ = photographs(width, height)
+    page = visit(data, viewport={"width": window, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= window
+    shown = sizes(page, ".zoom > *, .wipe .over, .wipe canvas")
+    assert len(shown) == 7
+    for across, down in shown:
+        assert across >= width
+        assert down / across == pytest.approx(height / width, rel=0.02)
+    rendering = "e => getComputedStyle(e).imageRendering"
+    assert page.locator(".frame").evaluate(rendering) == "auto"
+    assert visit().locator(".frame").first.evaluate(rendering) == "pixelated"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_change_maps_of_photographs_are_those_of_the_files(visit, channels):
+    data, e = photographs(64, 80, channels)
+    page = visit(data)
+    read = "c => [...c.getContext('2d').getImageData(0, 0, 64, 80).data]"
+    soon(lambda: page.locator(".change").evaluate(read)[3], page)
+    drawn = torch.tensor(page.locator(".change").evaluate(read)).view(80, 64, 4)[..., :3]
+    file = torch.tensor(np.array(change_map(e.reconstruction[0], e.counterfactual[0])).tolist())
+    # Files are drawn from the numbers, the page from pictures of 8 bits.
+    assert (drawn - file).abs().max() <= 5
+
+
+def test_frames_of_photographs_are_differences_from_the_first(visit):
+    data, e = photographs(64, 64)
+    middle = Image.new("RGB", (64, 64), (128, 128, 128))
+    middle.paste((138, 128, 118), (16, 16, 48, 48))
+    frames = data["cards"][0]["frames"]
+    frames |= {"n": 3, "leaps": [0, 1, 2], "strip": uri(middle)}
+    data["cards"][0]["curve"] = {"classes": [0, 1], "p": [[0.9, 0.5, 0.2], [0.1, 0.5, 0.8]]}
+    card = visit(data).locator(".card")
+    read = "c => [...c.getContext('2d').getImageData(0, 0, 64, 64).data]"
+
+    def drawn(frame):
+        slide(card, frame)
+        soon(lambda: card.locator(".frame").evaluate(read)[3], card.page)
+        values = torch.tensor(card.locator(".frame").evaluate(read))
+        return values.view(64, 64, 4)[..., :3].permute(2, 0, 1)
+
+    start, end = ((255 * x[0]).round() for x in (e.reconstruction, e.counterfactual))
+    assert torch.equal(drawn(0), start.long())
+    assert torch.equal(drawn(2), end.long())
+    change = torch.tensor([20, 0, -20])[:, None, None].expand(3, 32, 32)
+    expected = start.long()
+    expected[:, 16:48, 16:48] = (expected[:, 16:48, 16:48] + change).clamp(0, 255)
+    assert torch.equal(drawn(1), expected)
+
+
+def test_a_picture_is_enlarged_by_mouse_and_by_keys_and_the_focus_returns(visit):
+    page = visit()
+    card, dialog = page.locator(".card").first, page.locator("#zoom")
+    opener = card.locator(".pictures .zoom").nth(2)
+    opener.click()
+    expect(dialog).to_be_visible()
+    expect(page.locator("#what label:has(:checked)")).to_contain_text("counterfactual")
+    page.keyboard.press("Escape")
+    expect(dialog).not_to_be_visible()
+    expect(opener).to_be_focused()
+    for key in ("Enter", " "):
+        page.keyboard.press(key)
+        expect(dialog).to_be_visible()
+        expect(page.locator("#what :checked")).to_be_focused()
+        page.keyboard.press("j")  # the keys of the page rest
+        page.locator("#zoom-close").click()
+        expect(opener).to_be_focused()
+    card.locator(".change").click()
+    expect(page.locator("#zoom-note")).to_contain_text("what changed")
+    page.mouse.click(3, 3)  # beside the dialog
+    expect(dialog).not_to_be_visible()
+    expect(card.locator(".zoom:has(.change)")).to_be_focused()
+
+
+def test_pictures_are_switched_at_the_same_place(visit):
+    page = visit()
+    card, large = page.locator(".card").first, page.locator("#pane canvas")
+    read = "c => [...c.getContext('2d').getImageData(0, 0, 1, 1).data.slice(0, 3)]"
+    assert pixels(card, "change")
+    card.locator(".zoom").first.click()
+    place = large.bounding_box()
+    shown = {"1": 0, "2": 0, "3": 102, "4": 255, "5": 255}
+    for key, value in shown.items():
+        page.keyboard.press(key)
+        assert soon(lambda value=value: large.evaluate(read) == [value] * 3, page)
+        assert large.bounding_box() == place
+    page.keyboard.press("6")
+    assert large.evaluate(read) == list(RED)
+    page.keyboard.press("3")
+    for value in ([202, 0, 32], [102] * 3):
+        page.keyboard.press("s")
+        assert large.evaluate(read) == value
+    page.locator("#swap").click()
+    assert large.evaluate(read) == [202, 0, 32]
+    page.locator("#what label").nth(1).click()
+    expect(large).to_have_attribute("aria-label", re.compile("as the generator sees it"))
+    page.keyboard.press("ArrowRight")
+    expect(large).to_have_attribute("aria-label", re.compile(", counterfactual"))
+
+
+@pytest.mark.parametrize("window", [390, 1440])
+def test_the_large_view_zooms_and_pans(visit, window):
+    data, _ = photographs(256, 192)
+    page = visit(data, viewport={"width": window, "height": 800})
+    page.locator(".zoom").first.click()
+    pane, large = page.locator("#pane"), page.locator("#pane canvas")
+    inside = "e => e.scrollWidth <= e.clientWidth && e.scrollHeight <= e.clientHeight"
+    assert pane.evaluate(inside)
+    box = page.locator("#zoom").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= window
+    fit = large.bounding_box()["width"]
+    assert fit >= 256
+    for step, width in (("1×", 256), ("2×", 512), ("8×", 2048)):
+        page.locator("#scale label", has_text=step).click()
+        assert sizes(page, "#pane canvas") == [(width, width * 3 // 4)]
+    middle = "e => (e.scrollLeft + e.clientWidth / 2) / e.scrollWidth"
+    assert pane.evaluate(middle) == pytest.approx(0.5, abs=0.01)
+    before = pane.evaluate("e => [e.scrollLeft, e.scrollTop]")
+    place = pane.bounding_box()
+    x, y = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 60, y - 40)
+    page.mouse.up()
+    page.mouse.move(x, y)
+    after = pane.evaluate("e => [e.scrollLeft, e.scrollTop]")
+    assert after == pytest.approx([before[0] + 60, before[1] + 40], abs=1)
+    page.keyboard.press("2")  # another picture, the same part of it
+    assert pane.evaluate("e => [e.scrollLeft, e.scrollTop]") == after
+    for key, width in (("-", 1024), ("-", 512), ("+", 1024), ("0", fit)):
+        page.keyboard.press(key)
+        assert large.bounding_box()["width"] == pytest.approx(width, abs=1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= window
+
+
+def test_the_large_view_follows_the_theme(visit):
+    page = visit()
+    card = page.locator(".card").first
+    slide(card, 0)
+    assert pixels(card, "change") == [WHITE] * 4
+    card.locator(".change").click()
+    read = "c => Math.max(...c.getContext('2d').getImageData(0, 0, 1, 1).data.slice(0, 3))"
+    assert page.locator("#pane canvas").evaluate(read) == 255
+    page.emulate_media(color_scheme="dark")
+    assert soon(lambda: page.locator("#pane canvas").evaluate(read) < 40, page)

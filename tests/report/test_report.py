@@ -1,5 +1,7 @@
 """What an explanation shows of itself: cards, figures, animations, frames."""
 
+import base64
+import io
 import json
 import math
 
@@ -11,10 +13,10 @@ from PIL import Image
 import leapfactual as lf
 from leapfactual.errors import InputError
 from leapfactual.generators import Identity
-from leapfactual.imaging import as_images
+from leapfactual.imaging import as_images, to_pil
 from leapfactual.pretrained import load
 from leapfactual.report import change_map
-from leapfactual.report.cards import MAX_FRAMES, cards, frames
+from leapfactual.report.cards import MAX_FRAMES, _differences, cards, frames
 from leapfactual.report.colors import CHANGE_COLORS, DARK_CHANGE_COLORS, ChangeColors
 from leapfactual.testing import GaussianOracle
 
@@ -60,12 +62,14 @@ def test_without_a_path_or_a_generator_there_are_two_frames(explained, shipped):
 
 def test_cards_hold_what_json_can_hold(explained, shipped):
     typical = torch.tensor([50.0, 1.0, math.nan, 2.0, 3.0, 4.0])
-    made = cards(
-        explained,
-        names=list("abcdef"),
-        typicality=typical,
-        reliable=explained,
-        generator=shipped.bundle.generator,
+    made = list(
+        cards(
+            explained,
+            names=list("abcdef"),
+            typicality=typical,
+            reliable=explained,
+            generator=shipped.bundle.generator,
+        )
     )
     text = json.dumps(made, allow_nan=False)
     assert json.loads(text) == made
@@ -89,6 +93,40 @@ def test_red_was_added_and_blue_taken_away():
     assert half.tolist() == [(0x05 + 255) // 2, (0x71 + 255) // 2, round((0xB0 + 255) / 2)]
 
 
+def test_a_colour_as_bright_is_violet_and_photographs_have_a_finer_scale():
+    leaf = torch.tensor([0.3, 0.5, 0.2])[:, None, None].expand(3, 64, 80)
+    brown = torch.tensor([0.5, 0.3, 0.2])[:, None, None].expand(3, 64, 80)
+    spotted = leaf.clone()
+    spotted[:, 10:12, 20:22] = brown[:, :2, :2]
+    drawn = change_map(leaf, spotted)
+    assert drawn.size == (80, 64)
+    assert drawn.getpixel((0, 0)) == (255, 255, 255)
+    share = 0.4 / 3 / 0.25
+    violet = bytes.fromhex(CHANGE_COLORS.other[1:])
+    expected = [255 + share * (c - 255) for c in violet]
+    assert drawn.getpixel((20, 10)) == pytest.approx(expected, abs=0.6)
+    darker = change_map(leaf, leaf - 0.2).getpixel((0, 0))
+    assert darker[2] > darker[0] + 100
+
+
+def test_photographs_are_stored_without_loss_and_their_frames_as_differences():
+    x = torch.rand(1, 3, 96, 64, generator=torch.Generator().manual_seed(0))
+    far, target = x.roll(3, -1), torch.tensor([1])
+    e = lf.Explanation.of(x, far, target, torch.tensor([[0.1, 0.9]]), target - 1)
+    (moved,) = cards(e, names=["leaf"])
+    assert (moved["frames"]["width"], moved["frames"]["height"]) == (64, 96)
+    assert moved["frames"]["strip"] is None  # there is nothing between the ends
+    assert moved["pictures"]["reconstruction"] is None  # it is the input
+    for name, image in (("input", x[0]), ("counterfactual", far[0])):
+        head, content = moved["pictures"][name].split(",")
+        assert head == "data:image/webp;base64"
+        with Image.open(io.BytesIO(base64.b64decode(content))) as kept:
+            assert np.array_equal(np.asarray(kept), np.asarray(to_pil(image)))
+    pictures = [Image.new("RGB", (64, 64), (v, 0, 255 - v)) for v in (0, 0, 100, 255, 9)]
+    found = _differences(pictures)
+    assert [p.getpixel((0, 0)) for p in found] == [(128,) * 3, (178, 128, 78), (255, 128, 1)]
+
+
 def test_one_constant_decides_the_colours_of_the_change_map(explained, tmp_path, monkeypatch):
     explained.report(tmp_path / "page.html")
     for name, light, dark in zip(
@@ -96,7 +134,7 @@ def test_one_constant_decides_the_colours_of_the_change_map(explained, tmp_path,
     ):
         page = (tmp_path / "page.html").read_text()
         assert f"--{name}: light-dark({light}, {dark});" in page
-    green = ChangeColors("#000000", "#ffffff", "#00ff00")
+    green = ChangeColors("#000000", "#ffffff", "#00ff00", "#0000ff")
     monkeypatch.setattr("leapfactual.report.figures.CHANGE_COLORS", green)
     monkeypatch.setattr("leapfactual.report.page.CHANGE_COLORS", green)
     assert change_map(torch.zeros(1, 1, 1), torch.ones(1, 1, 1)).getpixel((0, 0)) == (0, 255, 0)
