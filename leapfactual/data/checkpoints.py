@@ -156,7 +156,7 @@ def _unpickled(stream: io.BytesIO) -> Any:  # noqa: ANN401
                 f"the pickle uses {opcode.name}, but tensors do not need it. Do not use the file."
             )
         # Slots are numbered in turn, but the unpickler would make room for any number.
-        slot = argument if opcode.name in ("BINPUT", "LONG_BINPUT") else 0
+        slot = int(argument or 0) if opcode.name in ("BINPUT", "LONG_BINPUT") else 0
         if max(n, slot) > MAX_OPCODES:
             raise InputError(
                 f"the pickle has more than {MAX_OPCODES} steps or slots, more than a state dict "

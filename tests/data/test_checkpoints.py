@@ -136,7 +136,9 @@ def test_only_tensors_are_read(build, hostile):
     ids=["STACK_GLOBAL", "INST", "NEWOBJ", "EXT1"],
 )
 def test_other_ways_to_call_are_refused(main):
-    with pytest.raises(InputError, match=r"the pickle uses [A-Z0-9_]+, but tensors do not need it"):
+    with pytest.raises(
+        InputError, match=r"the pickle uses [A-Z0-9_]+, but tensors do not need it"
+    ):
         read_checkpoint(parts(main))
 
 
