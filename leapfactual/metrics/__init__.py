@@ -1,9 +1,9 @@
 """Metrics: what can be read off an explanation, and measures of how alike two images are."""
 
+from .distributions import SplitHalf, frechet, split_half
 from .factories import (
     cout,
     diversity,
-    frechet,
     inside,
     oracle_validity,
     perceptual,
@@ -21,6 +21,7 @@ __all__ = [
     "Metric",
     "PyramidDistance",
     "Score",
+    "SplitHalf",
     "best_distance",
     "cout",
     "diversity",
@@ -34,5 +35,6 @@ __all__ = [
     "perceptual",
     "realism",
     "relative_error",
+    "split_half",
     "stability",
 ]
