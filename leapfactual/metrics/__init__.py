@@ -10,6 +10,7 @@ from .factories import (
     realism,
     stability,
 )
+from .imagenet import EfficientNetLite0
 from .lpips import LPIPS
 from .morphology import morphometrics, relative_error
 from .pyramid import PyramidDistance, best_distance
@@ -18,6 +19,7 @@ from .standard import METRICS, Metric, Score, evaluate, l1, morphology_errors
 __all__ = [
     "LPIPS",
     "METRICS",
+    "EfficientNetLite0",
     "Metric",
     "PyramidDistance",
     "Score",
