@@ -74,7 +74,12 @@ def test_importing_the_package_costs_little_beyond_torch():
 
 
 def test_nothing_is_unpickled():
-    for path in set(ROOT.rglob("*.py")) - {ROOT / "data" / "arrays.py"}:
+    """But for files of our own cards, by two readers that name what they allow."""
+    readers = {ROOT / "data" / "arrays.py", ROOT / "data" / "checkpoints.py"}
+    for path in ROOT.rglob("*.py"):
         text = path.read_text()
-        assert "torch.load" not in text
-        assert not re.search(r"import c?pickle|pickle\.loads?|Unpickler\(", text), path
+        assert not re.search(r"torch\.load|pickle\.loads?\b", text), path
+        if path in readers:
+            assert "def find_class" in text, path
+        else:
+            assert not re.search(r"import c?pickle|Unpickler\(", text), path

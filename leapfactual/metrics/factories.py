@@ -12,6 +12,7 @@ from ..errors import InputError
 from ..explainer import Explainer
 from ..explanation import Explanation
 from ..types import Classifier
+from .distributions import Gaussian
 from .standard import Metric
 
 # Steps of the perturbation curves, each of 2 % of the pixels.
@@ -147,41 +148,24 @@ def realism(
 ) -> Metric:
     """Returns the Fréchet distance of counterfactuals to real images, in features, as a metric.
 
-    Only valid counterfactuals count.
+    Only valid counterfactuals count, with their pixels clamped to [0, 1]. :func:`split_half` says
+    what the distance would be if they were real images.
 
     Arguments:
-        features: A network from images to features ``(B, F)``. Report which one: with InceptionV3
-            the distance is the FID, and values of different networks cannot be compared.
+        features: A network from images to features ``(B, F)``, such as
+            :class:`EfficientNetLite0`. Report which one: with InceptionV3 the distance is the FID,
+            and values of different networks cannot be compared.
         images: Real images to compare with.
         name: What to call the metric.
         batch_size: How many images at a time.
     """
-    real = _in_batches(features, images, batch_size).double()
+    real = Gaussian.of(_in_batches(features, images, batch_size))
 
     def function(e: Explanation) -> Tensor:
-        return _in_batches(features, e.counterfactual[e.valid], batch_size).double()
+        x = e.counterfactual[e.valid]
+        return _in_batches(features, x.clamp(0, 1) if x.ndim == 4 else x, batch_size).double()
 
-    return Metric(name, False, function, lambda rows: frechet(rows, real))
-
-
-def frechet(a: Tensor, b: Tensor) -> Tensor:
-    r"""Returns the Fréchet distance between Gaussians fitted to two sets of rows.
-
-    .. math:: \|\mu_a - \mu_b\|^2 + \operatorname{tr}\big(\Sigma_a + \Sigma_b - 2 (\Sigma_a
-        \Sigma_b)^{1/2}\big)
-
-    Example:
-        >>> rows = torch.randn(500, 3, generator=torch.Generator().manual_seed(0)).double()
-        >>> round(frechet(rows, rows + 2).item(), 6)
-        12.0
-    """
-    if min(len(a), len(b)) < 2:
-        return torch.full((), torch.nan, dtype=torch.float64, device=a.device)
-    covariances = a.T.cov(), b.T.cov()
-    roots = torch.linalg.eigvals(covariances[0] @ covariances[1]).real.clamp_min(0).sqrt()
-    covariance = covariances[0].trace() + covariances[1].trace() - 2 * roots.sum()
-    total: Tensor = (a.mean(0) - b.mean(0)).square().sum() + covariance
-    return total
+    return Metric(name, False, function, lambda rows: real.distance(Gaussian.of(rows)))
 
 
 def diversity(
