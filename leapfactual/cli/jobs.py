@@ -440,7 +440,7 @@ def _open(
 def _log_broken(inputs: "Inputs", reporter: Reporter) -> None:
     broken = inputs.images.broken
     for item in broken[:MAX_BROKEN_SHOWN]:
-        reporter.log(f"left out {item.name}: {item.reason}")
+        reporter.log(f"left out {item}")
     if len(broken) > MAX_BROKEN_SHOWN:
         reporter.log(f"and {len(broken) - MAX_BROKEN_SHOWN} more")
 
