@@ -173,8 +173,8 @@ def test_a_flow_resumes_to_the_same_weights(trainer, tmp_path, balanced):
         run(other, interrupt)
     resumed, same = run(other, ignore)
     assert epochs == same == 3
-    for name, value in whole.state_dict().items():
-        assert torch.equal(value, resumed.state_dict()[name]), name
+    for name, value in whole.field.state_dict().items():
+        assert torch.equal(value, resumed.field.state_dict()[name]), name
 
 
 @pytest.mark.parametrize(
