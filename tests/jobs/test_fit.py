@@ -287,6 +287,26 @@ def test_epochs_remember_what_was_spent(tmp_path):
     assert 0 < json.loads(run.budget.path.read_text())["spent"] < 60
 
 
+def test_shares_of_the_time_leave_a_fifth_for_the_choice_of_plans():
+    shares = fit.TRY_SHARE, fit.AUTOENCODER_SHARE, fit.JUDGE_SHARE, fit.FLOW_SHARE
+    assert sum(shares) <= 0.8
+
+
+@pytest.mark.parametrize(("seconds", "epochs"), [(6.0, 1), (4.0, 2), (0.001, 3)])
+def test_a_flow_of_rows_keeps_to_the_minutes(seconds, epochs, tmp_path, monkeypatch):
+    """Two steps to an epoch; a third of a minute, or the three epochs that were wanted."""
+    monkeypatch.setattr(fit, "seconds_per_step", lambda _: seconds)
+    rows = torch.randn(100, 2)
+    train = part_of(Table(rows, ["a", "b"], [str(n) for n in range(100)]))
+
+    def sign(x):
+        return torch.eye(2)[(x[:, 0] > 0).long()]
+
+    run = run_of(tmp_path, minutes=1.0, flow_epochs=3)
+    _, record, _ = fit._train_flow(run, train, Identity(), sign, ("minus", "plus"))
+    assert record["flow epochs"] == epochs
+
+
 @pytest.fixture
 def tiny(monkeypatch):
     """Small networks for photographs, on a machine whose speed is known."""
