@@ -119,6 +119,8 @@ def test_there_is_a_front_however_little_time_there_is(clock, seconds):
     search = search_guided_plans(held_out, seconds)
     assert [search.front[0].reliability, search.front[-1].reliability] == [0, 1]
     assert len(search.tried) == pytest.approx(max(1, 0.9 * seconds / 4), abs=2)
+    front = {each.plan for each in search.front}
+    assert len(held_out.walked) == 1 + len(search.tried) + len(front), "none is measured twice"
 
 
 @pytest.mark.parametrize(
