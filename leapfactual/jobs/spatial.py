@@ -143,7 +143,7 @@ class Trainer:
             epochs=epochs,
             learning_rate=4e-4 * math.sqrt(SIZES[-1][0] / SIZES[size][0]),
             adversarial_from=0.5,
-            checkpoint=self.checkpoint("autoencoder", size, epochs, batch),
+            checkpoint=self.checkpoint("autoencoder", size, epochs, batch, name),
             preview=self.preview,
             on_epoch=on_epoch,
         )
