@@ -39,6 +39,24 @@ def test_results_do_not_depend_on_chunking(batch_size):
         assert torch.equal(getattr(parts, name), getattr(whole, name))
 
 
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_where_memory_runs_out_smaller_batches_give_the_same(accelerate):
+    z, y = ORACLE.sample(7)
+    sizes = []
+
+    def classifier(x):
+        sizes.append(len(x))
+        if len(x) > 4:
+            raise torch.OutOfMemoryError
+        return ORACLE.classifier(x)
+
+    whole = explainer().explain(z, (y + 1) % 3)
+    parts = explainer(classifier=classifier, accelerate=accelerate).explain(z, (y + 1) % 3)
+    torch.testing.assert_close(parts.z_counterfactual, whole.z_counterfactual, rtol=0, atol=1e-10)
+    assert torch.equal(parts.label, whole.label)
+    assert max(sizes) == 21
+
+
 def test_status_leaps_and_cost():
     z, _ = ORACLE.sample(50)
     found = explainer().explain(z, 1)

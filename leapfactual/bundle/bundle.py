@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import checks
+from .._engine.memory import in_halves
 from ..classifiers import Preprocessing
 from ..errors import InputError, MissingData
 from ..explainer import LeapFactual
@@ -191,7 +192,7 @@ class Bundle:
         with torch.no_grad():
             few = images[torch.linspace(0, len(images) - 1, min(len(images), 512)).long()].detach()
             few = _quantize(few.float())
-            p = classifier(few)
+            p = in_halves(classifier, few)
             checks.probabilities(p, len(few), flow.classes, "the classifier's answer")
             chosen = few[_unsure(p, room // 2)]
             order = p.argmax(1).argsort(stable=True)
@@ -199,7 +200,7 @@ class Bundle:
             blends = _quantize((few[order] + few[partner]) / 2)
             rows = torch.linspace(0, len(few) - 1, min(len(few), room - room // 2)).long()
             probes = torch.cat([chosen, blends[rows]])
-            answers = classifier(probes)
+            answers = in_halves(classifier, probes)
         return cls(
             generator,
             flow,
@@ -282,7 +283,7 @@ class Bundle:
 
         Where both give probabilities, those must be close; otherwise decisions must be equal.
         """
-        p = classifier(self._on_device(self.probes))
+        p = in_halves(classifier, self._on_device(self.probes))
         if not isinstance(p, Tensor) or p.shape != self.answers.shape:
             got = checks.shape(p) if isinstance(p, Tensor) else type(p).__name__
             raise InputError(

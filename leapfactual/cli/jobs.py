@@ -440,7 +440,7 @@ def _open(
 def _log_broken(inputs: "Inputs", reporter: Reporter) -> None:
     broken = inputs.images.broken
     for item in broken[:MAX_BROKEN_SHOWN]:
-        reporter.log(f"left out {item.name}: {item.reason}")
+        reporter.log(f"left out {item}")
     if len(broken) > MAX_BROKEN_SHOWN:
         reporter.log(f"and {len(broken) - MAX_BROKEN_SHOWN} more")
 
@@ -464,12 +464,16 @@ def _print_front(fitted: "Fitted") -> None:
     search = fitted.search
     names = list(search.front[0].numbers)
     table = Table(title="The front of plans, on held-out images", title_justify="left")
-    table.add_column("reliability", justify="right")
-    table.add_column("plan")
+    table.add_column("", justify="right")
     for name in names:
         table.add_column(name, justify="right")
     labelled = [(f"{rated.reliability:.2f}", rated) for rated in search.front]
     for label, rated in (*labelled, *(("paper", rated) for rated in search.paper)):
         values = (f"{rated.numbers[name]:.4g}" for name in names)
-        table.add_row(label, describe(rated.plan), *values)
+        table.add_row(label, *values)
     console.print(table)
+    # A plan for photographs has many stages, too wide for a column.
+    for label, rated in labelled:
+        console.print(
+            f"reliability {label}: {describe(rated.plan)}", highlight=False, soft_wrap=True
+        )

@@ -63,8 +63,13 @@ class Images:
         chosen = [self._rows[row] for row in rows]
         if not chosen:
             return torch.zeros(0, *self.shape)
-        read = (_crop(image, self.crop) for image in self._source.read(chosen))
-        return stretch(torch.stack([_fit(image, self.shape) for image in read]), self.stretch)
+        # Large images are resized as soon as they are read: many at full size fill the memory.
+        blocks = (
+            self._source.read(chosen[start : start + self._source.block])
+            for start in range(0, len(chosen), self._source.block)
+        )
+        fitted = [_fit(_crop(image, self.crop), self.shape) for block in blocks for image in block]
+        return stretch(torch.stack(fitted), self.stretch)
 
     def stretched(self, stretch: str) -> "Images":
         """Returns the same set with what is faint lifted: ``sqrt``, ``asinh`` or ``log``."""
@@ -141,9 +146,10 @@ def open_images(
         if on_image is not None:
             on_image(row + 1, len(where))
     if shape is None or not rows:
-        first = f" The first: {broken[0].reason}" if broken else ""
+        tried = broken[len(where.left_out) :]
+        first = f" The first: {tried[0]}" if tried else ""
         raise InputError(
-            f"there is no image in {source} that can be read: {len(broken)} were tried.{first} "
+            f"there is no image in {source} that can be read: {len(tried)} were tried.{first} "
             f"Give a folder or a zip with files of the kinds {', '.join(SUFFIXES)}."
         )
     return Images(where, rows, shape, broken, crop=crop)
@@ -171,11 +177,12 @@ def _check_fits(
     if size is None and tuple(image.shape[1:]) != shape[1:]:
         raise InputError(
             f"it has {image.shape[1]} × {image.shape[2]} pixels, the first image {shape[1]} × "
-            f"{shape[2]}. Pass size=(height, width) to resize all."
+            f"{shape[2]}. Pass size=(height, width), or --size HEIGHT WIDTH, to resize all."
         )
     if channels is None and image.shape[0] != shape[0]:
         raise InputError(
-            f"it has {image.shape[0]} channels, the first image {shape[0]}. Pass channels=1 or 3."
+            f"it has {image.shape[0]} channels, the first image {shape[0]}. Pass channels=1 or "
+            "3, or --channels."
         )
 
 

@@ -26,6 +26,7 @@ MAX_MEMBER_BYTES = 256 * 2**20
 # How much of an array to read at a time.
 BLOCK_BYTES = 64 * 2**20
 EMPTY_FOLDER = "the folder holds no images; folders inside it are not searched"
+OTHER_KIND = f"it is of none of the kinds {', '.join(SUFFIXES)}"
 TOO_DEEP = "it lies in a folder inside a class folder; those are not searched"
 IMAGE_KEYS = ("images", "x", "image", "data", "arr_0")
 # The bit of a zip member's flags that says so.
@@ -39,6 +40,9 @@ class Broken:
 
     name: str
     reason: str
+
+    def __str__(self) -> str:
+        return self.reason if self.name in self.reason else f"{self.name}: {self.reason}"
 
 
 class Source(ABC):
@@ -234,25 +238,26 @@ def _folder(path: Path) -> Files:
     folders = [e for e in entries if e.is_dir() and not e.name.startswith(".")]
     found: list[tuple[Path, int]] = []
     names: list[str] = []
-    empty: list[Broken] = []
+    left_out: list[Broken] = []
     for entry in folders:
-        inside = _list_images(Path(entry.path))
+        inside, others = _list_images(Path(entry.path))
         if inside:
             found += [(file, len(names)) for file in inside]
             names.append(entry.name)
+            left_out += others
         else:
-            empty.append(Broken(entry.path, EMPTY_FOLDER))
-    loose = _list_images(path)
+            left_out.append(Broken(entry.path, EMPTY_FOLDER))
+    loose, others = _list_images(path)
     _check_layout(path, names, [file.name for file in loose])
     if found:
         files, labels = [file for file, _ in found], [label for _, label in found]
-        return Files(files, labels, names, empty)
+        return Files(files, labels, names, left_out)
     if not loose:
         raise InputError(
             f"{path} holds no images, neither in it nor in folders in it. Give a folder with "
             f"files of the kinds {', '.join(SUFFIXES)}."
         )
-    return Files(loose, None, ())
+    return Files(loose, None, (), others)
 
 
 def _check_layout(path: Path, names: Sequence[str], loose: Sequence[str]) -> None:
@@ -263,10 +268,12 @@ def _check_layout(path: Path, names: Sequence[str], loose: Sequence[str]) -> Non
         )
 
 
-def _list_images(path: Path) -> list[Path]:
+def _list_images(path: Path) -> tuple[list[Path], list[Broken]]:
+    """Returns the images of a folder, and the files of other kinds that lie among them."""
     entries = (e for e in os.scandir(path) if not e.is_dir(follow_symlinks=False))
-    files = (Path(entry.path) for entry in entries)
-    return sorted(f for f in files if _is_image(f.name) and not f.name.startswith("."))
+    files = sorted(Path(entry.path) for entry in entries if not entry.name.startswith("."))
+    others = [Broken(str(f), OTHER_KIND) for f in files if not _is_image(f.name)]
+    return [f for f in files if _is_image(f.name)], others
 
 
 def _is_image(name: str) -> bool:
@@ -283,7 +290,8 @@ def _zip(path: Path) -> ZipFiles:
             f"{path} is damaged or no zip ({type(error).__name__}: {error}). Expected pictures, "
             "loose or in class folders. Copy or pack it again."
         ) from error
-    members = _members(archive)
+    every = _members(archive)
+    members = {place: member for place, member in every.items() if _is_image(place[-1])}
     if not members:
         raise InputError(
             f"{path} holds no images. Pack files of the kinds {', '.join(SUFFIXES)}, loose or in "
@@ -306,6 +314,7 @@ def _zip(path: Path) -> ZipFiles:
             f"({next(iter(members.values())).filename}, …). Pack class folders, or loose images."
         )
     depth, label = (2 if names else 1), {name: n for n, name in enumerate(names)}
+    others = [place for place in every if place not in members and len(place) == around + depth]
     kept = [place for place in inside if len(place) == depth]
     return ZipFiles(
         path,
@@ -317,17 +326,18 @@ def _zip(path: Path) -> ZipFiles:
             Broken(f"{path}/{member.filename}", TOO_DEEP)
             for place, member in inside.items()
             if len(place) > depth
-        ],
+        ]
+        + [Broken(f"{path}/{every[place].filename}", OTHER_KIND) for place in others],
     )
 
 
 def _members(archive: zipfile.ZipFile) -> dict[tuple[str, ...], zipfile.ZipInfo]:
-    """Returns the pictures of a zip by the folders that they lie in and their names."""
+    """Returns the files of a zip by the folders that they lie in and their names."""
     found = {}
     for member in archive.infolist():
         place = tuple(part for part in member.filename.replace("\\", "/").split("/") if part)
         hidden = any(part.startswith(".") or part == "__MACOSX" for part in place)
-        if not member.is_dir() and not hidden and place and _is_image(place[-1]):
+        if not member.is_dir() and not hidden and place:
             found[place] = member
     return found
 

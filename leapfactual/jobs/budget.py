@@ -40,10 +40,14 @@ class Budget:
         """Returns what was decided under a name, or decides it now and keeps it."""
         if name not in self.kept:
             self.kept[name] = choose()
+        self.save()
+        return self.kept[name]
+
+    def save(self) -> None:
+        """Keeps what was spent so far, so that a job that is resumed does not spend it again."""
         self.kept["spent"] = time.perf_counter() - self.started
         with atomic(self.path) as temporary:
             temporary.write_text(json.dumps(self.kept))
-        return self.kept[name]
 
 
 def seconds_per_step(train: Callable[[int, Callable[[Epoch], object]], object]) -> float:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
+from .._engine.memory import in_halves
 from ..errors import InputError
 from ..files import json_number
 from ..training.flow import batches_of
@@ -118,14 +119,18 @@ def agreement(
     """
     confusion: Tensor | None = None
     error = torch.zeros(0)
+
+    def reconstruct(x: Tensor) -> Tensor:
+        return generator.decode(generator.encode(x))
+
     for x in batches_of(images, batch_size):
-        x_hat = generator.decode(generator.encode(x))
+        x_hat = in_halves(reconstruct, x)
         if x_hat.shape != x.shape:
             raise InputError(
                 f"the generator must give {checks.shape(x)} back, got {checks.shape(x_hat)}. "
                 "Check it with leapfactual.testing.check_generator."
             )
-        before, after = classifier(x), classifier(x_hat)
+        before, after = in_halves(classifier, x), in_halves(classifier, x_hat)
         classes = _columns(before) if confusion is None else len(confusion)
         checks.probabilities(before, len(x), classes, "the classifier's answer")
         checks.probabilities(after, len(x), classes, "the classifier's answer")

@@ -17,13 +17,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .._engine.memory import in_halves
 from ..bundle import Bundle
 from ..data import Images, Table
 from ..errors import InputError
@@ -46,7 +47,7 @@ from .judge import BATCH_SIZE as JUDGE_BATCH_SIZE
 from .judge import train_judge
 from .labels import NearestNeighbors, Votes
 from .plans import HeldOut, PlanSearch, search_fast_plan, search_plans
-from .spatial import Trainer, duration
+from .spatial import Trainer, duration, with_memory
 from .subject import Log, summarize_data
 
 GENERATORS = ("auto", "vae", "wae", "spatial")
@@ -261,7 +262,13 @@ class _Run:
         self.seconds[step] = time.perf_counter() - started
 
     def on_epoch(self, step: str) -> Callable[[Epoch], object]:
-        return lambda epoch: self.on_progress(epoch.number / epoch.of, step)
+        """Returns what to call after every epoch of a step."""
+
+        def finish(epoch: Epoch) -> None:
+            self.budget.save()
+            self.on_progress(epoch.number / epoch.of, step)
+
+        return finish
 
     def checkpoint(self, part: str, *settings: object) -> Path:
         """Returns the file of a part; another recipe has another file."""
@@ -292,7 +299,8 @@ class _Part:
         if self.kept is not None:
             where = index if isinstance(index, slice) else index.to(self.kept.device)
             return self.kept[where].float()
-        return self.images[self.rows[index]].to(self.device)
+        where = index if isinstance(index, slice) else index.to(self.rows.device)
+        return self.images[self.rows[where]].to(self.device)
 
     def batches(self, batch_size: int) -> Iterator[Tensor]:
         for start in range(0, len(self), batch_size):
@@ -348,9 +356,9 @@ def _choose_generator(
     if same >= GOOD_AGREEMENT and blur <= MAX_BLUR:
         return cheap, epochs
     run.log(
-        f"Of {len(test)} held out it keeps the class of {same:.1%}, and blurs (reconstructions "
-        f"are at {blur:.0%} of the distance between random images), so a spatial one takes its "
-        "place."
+        f"Of {len(test)} held out it keeps the class of {same:.1%}, and reconstructions are at "
+        f"{blur:.0%} of the distance between random images. That is too blurred, so a spatial one "
+        "takes its place."
     )
     return _train_spatial(run, images, train)
 
@@ -471,14 +479,22 @@ def _step_seconds(model: Any, x: Tensor) -> float:  # noqa: ANN401 - VAE or WAE
     started = 0.0
     for n in range(4):
         if n == 1:
+            _synchronize(x)
             started = time.perf_counter()
         loss, _ = model.loss(x, torch.Generator(x.device).manual_seed(0))
         loss.backward()
+    _synchronize(x)
     seconds = (time.perf_counter() - started) / 3
     model.zero_grad(set_to_none=True)
     model.load_state_dict(state)
     model.eval()
     return 1.15 * seconds
+
+
+def _synchronize(x: Tensor) -> None:
+    """Waits until a GPU is done, since it runs behind the host."""
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
 
 
 def _surrogate(
@@ -518,7 +534,7 @@ def _check_consistency(
             f"only {result.overall:.1%} of reconstructions keep their class, so nothing was spent "
             f"on a flow: {result.advice} Look at {run.work / 'preview.png'}. "
             + (
-                f"Give it more time with --minutes {2 * run.budget.seconds / 60:.0f}"
+                f"Give it more time with --minutes {2 * run.budget.seconds / 60:g}"
                 if isinstance(generator, SpatialAutoencoder)
                 else f"Train longer with --epochs {2 * epochs}"
             )
@@ -558,7 +574,9 @@ def _train_map_flow(
         run.log,
         balanced=balanced,
     )
-    flow.fit_typicality(z, p, per_class=200, batch_size=256)
+    with_memory(
+        256, lambda batch: flow.fit_typicality(z, p, per_class=200, batch_size=batch), run.log
+    )
     first = torch.cat([part[:n] for part, n in _first_of_each(p, turns)])
     return flow, {"flow epochs": epochs, "soft": False, "balanced": balanced}, first
 
@@ -572,7 +590,8 @@ def _first_of_each(p: Tensor, turns: int) -> Iterator[tuple[Tensor, int]]:
 def _mirrors(train: _Part, classifier: Classifier) -> bool:
     """Tells whether mirrored images have the same class for the classifier."""
     x = _evenly_spaced(train, MAX_MIRROR_IMAGES)
-    same = classifier(x).argmax(1) == classifier(x.flip(3)).argmax(1)
+    labels, mirrored = (in_halves(classifier, part).argmax(1) for part in (x, x.flip(3)))
+    same = labels == mirrored
     return bool(same.double().mean() >= MIN_MIRROR_AGREEMENT)
 
 
@@ -581,15 +600,15 @@ def _train_judge(
 ) -> Classifier:
     """Trains a second opinion to choose a reliable plan with."""
     judge = _fit_judge(run, train, p, "judge", run.recipe.seed + 1)
-    same = torch.cat(
-        [judge(x).argmax(1) == classifier(x).argmax(1) for x in torch.split(test, 256)]
-    )
-    share = same.double().mean().item()
+    labels, judged = (in_halves(each, test).argmax(1) for each in (classifier, judge))
+    share = (labels == judged).double().mean().item()
+    good = share >= MIN_JUDGE_AGREEMENT
     run.log(
         "There is no oracle, so a small network learnt the classifier's answers to judge with: "
-        f"they agree on {share:.1%} of {len(test)} held out."
+        f"they agree on {share:.1%} of {len(test)} held out"
+        + ("." if good else ", too few, so the classifier is its own judge.")
     )
-    return judge if share >= MIN_JUDGE_AGREEMENT else classifier
+    return judge if good else classifier
 
 
 def _fit_judge(run: _Run, train: _Part, p: Tensor, name: str, seed: int) -> Classifier:
@@ -647,21 +666,37 @@ def _train_flow(
     epochs = recipe.flow_epochs or min(
         MAX_FLOW_EPOCHS, _epochs(FLOW_STEPS, batch, len(z), least=20)
     )
-    torch.manual_seed(recipe.seed)
-    flow = Flow(MLPField(z.shape[1], len(classes), width=256, depth=4), Midpoint(2), soft=soft)
-    flow.to(z.device)
+    settings: dict[str, Any] = {
+        "batch_size": batch,
+        "learning_rate": 2e-3,
+        "schedule": "cosine",
+        "balanced": balanced,
+        "standardize": standardize,
+        "seed": recipe.seed,
+    }
+
+    def build() -> Flow:
+        torch.manual_seed(recipe.seed)
+        field = MLPField(z.shape[1], len(classes), width=256, depth=4)
+        return Flow(field, Midpoint(2), soft=soft).to(z.device)
+
+    def most_epochs() -> int:
+        rows = torch.arange(TIMED_STEPS * batch, device=z.device) % len(z)
+        timed = partial(fit, build(), z[rows], p[rows], **settings)
+        each = seconds_per_step(lambda epochs, on_epoch: timed(epochs=epochs, on_epoch=on_epoch))
+        steps = FLOW_SHARE * run.budget.seconds / each
+        return max(1, int(steps / math.ceil(len(z) / batch)))
+
+    if recipe.minutes is not None:
+        epochs = min(epochs, run.budget.decide("row flow", most_epochs))
+    flow = build()
     fit(
         flow,
         z,
         p,
         epochs=epochs,
-        batch_size=batch,
-        learning_rate=2e-3,
-        schedule="cosine",
         ema=0.999 if epochs * len(z) / batch > 2000 else 0.0,
-        balanced=balanced,
-        standardize=standardize,
-        seed=recipe.seed,
+        **settings,
         checkpoint=run.checkpoint("flow", epochs, batch, soft, balanced),
         on_epoch=run.on_epoch("training the flow"),
     )
@@ -674,6 +709,11 @@ def _balance(run: _Run, p: Tensor, classes: Sequence[str]) -> bool:
     """Returns whether classes are so uneven that each should be drawn equally often."""
     count = p.argmax(1).bincount(minlength=len(classes))
     present = count[count > 0].double()
+    if len(present) < 2:
+        raise InputError(
+            f"the classifier gives one class, {classes[int(count.argmax())]}, to all of {len(p)} "
+            f"images to train on. Give images of other classes too, at least {MIN_COUNT} of each."
+        )
     balanced = bool(present.min() < RARE_CLASS_RATIO * present.mean())
     few = [f"{name} {n}" for name, n in zip(classes, count.tolist(), strict=True) if n < MIN_COUNT]
     if few:

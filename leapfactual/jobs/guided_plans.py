@@ -82,7 +82,10 @@ def search_guided_plans(
     )
     own = held_out.own_agreement()
     front = _front(tried, own)
-    front = tuple(_with_typicality(held_out, rated, keep) for rated in front)
+    # Typicality costs a density for each image, so that only the chosen plans are measured.
+    chosen = dict.fromkeys(rated.plan for rated in front)
+    numbers = {plan: held_out.rate(plan, keep_pixels=keep).numbers for plan in chosen}
+    front = tuple(replace(rated, numbers=numbers[rated.plan]) for rated in front)
     on_progress(1.0)
     low, high = front[0], front[-1]
     pixels = "keeping" if keep else "without keeping"
@@ -123,11 +126,6 @@ def _arriving(n: int, gamma: float, guidance: float) -> Plan:
 
 def _by_distance(rated: Sequence[RatedPlan]) -> list[RatedPlan]:
     return sorted(rated, key=lambda each: each.numbers["distance"])
-
-
-def _with_typicality(held_out: HeldOut, rated: RatedPlan, keep_pixels: bool) -> RatedPlan:
-    measured = held_out.rate(rated.plan, keep_pixels=keep_pixels)
-    return replace(rated, numbers=measured.numbers)
 
 
 def enough_images(held_out: HeldOut, seconds: float) -> HeldOut:

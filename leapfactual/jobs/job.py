@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import checks, masks
+from .._engine.memory import in_halves
 from ..bundle import Bundle
 from ..classifiers import open_classifier, undo_stretch
 from ..data import Images, Table, open_data
@@ -138,8 +139,12 @@ def typicality(
         y: The class to compare each with, with shape ``(B,)``.
         batch_size: How many images at a time.
     """
+
+    def measure(x: Tensor, y: Tensor) -> Tensor:
+        return flow.typicality(generator.encode(x), y)
+
     parts = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
-    return torch.cat([flow.typicality(generator.encode(a), b) for a, b in parts])
+    return torch.cat([in_halves(measure, *part) for part in parts])
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
+from .._engine.memory import in_halves
 from ..data import Images, Table
 from ..data.csv import read_csv_rows
 from ..errors import InputError
@@ -46,13 +47,16 @@ def find_sources(inputs: Inputs, mask: Tensor | None = None) -> list[int]:
         inputs: The bundle, the classifier and the images.
         mask: Where images may change, if not everywhere; elsewhere the image itself is shown.
     """
-    bundle, sources = inputs.bundle, []
-    for x in inputs.images.batches(256):
-        x = x.to(bundle.device)
-        reconstruction = bundle.generator.decode(bundle.generator.encode(x))
+    generator, sources = inputs.bundle.generator, []
+
+    def answer(x: Tensor) -> Tensor:
+        reconstruction = generator.decode(generator.encode(x))
         if mask is not None:
             reconstruction = paste(reconstruction, x, mask)
-        sources += inputs.classifier(reconstruction).argmax(1).tolist()
+        return inputs.classifier(reconstruction)
+
+    for x in inputs.images.batches(256):
+        sources += in_halves(answer, x.to(inputs.bundle.device)).argmax(1).tolist()
     return sources
 
 
@@ -156,19 +160,27 @@ def augmentation_pairs(
     return sample_pairs(all_pairs(sources, targets), share, seed)
 
 
-def random_targets(source: Tensor, classes: int, seed: int) -> Tensor:
+def random_targets(
+    source: Tensor, classes: int, seed: int, among: Sequence[int] | None = None
+) -> Tensor:
     """Draws a target for each image, uniformly among the classes that are not its source.
 
     Arguments:
         source: The sources, with shape ``(B,)``.
         classes: How many classes there are.
         seed: The seed of the draw.
+        among: The classes to draw from, at least two. Defaults to all.
 
     Example:
         >>> random_targets(torch.tensor([0, 1, 0]), classes=2, seed=0)
         tensor([1, 0, 1])
     """
     rng = torch.Generator().manual_seed(seed)
+    if among is not None:
+        weights = torch.zeros(len(source), classes)
+        weights[:, list(among)] = 1
+        weights.scatter_(1, source.cpu()[:, None], 0)
+        return torch.multinomial(weights, 1, generator=rng)[:, 0].to(source.device)
     shift = torch.randint(1, classes, (len(source),), generator=rng)
     return (source + shift.to(source.device)) % classes
 

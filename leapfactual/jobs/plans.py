@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
+from .._engine.memory import in_halves
 from ..errors import InputError
 from ..explainer import LeapFactual
 from ..flow import Flow
@@ -113,7 +114,8 @@ class HeldOut:
     """Creates a trial of plans on held-out images, each with a target drawn for it.
 
     The images are encoded, decoded and classified once, here; every plan is tried on the same
-    images and targets.
+    images and targets. A class that the flow never saw is no target: nothing can reach it, and no
+    plan is to blame.
 
     Arguments:
         generator: The generator.
@@ -144,11 +146,16 @@ class HeldOut:
         self.x, self.oracle = x, oracle
         with torch.no_grad():
             self.reconstruction = torch.cat(
-                [generator.decode(generator.encode(part)) for part in torch.split(x, BATCH_SIZE)]
+                [in_halves(self._reconstruct, part) for part in torch.split(x, BATCH_SIZE)]
             )
         self.source = _labels(classifier, self.reconstruction)
-        self.target = random_targets(self.source, flow.classes, seed)
+        seen = (~flow.quantiles.isnan().all(1)).nonzero()[:, 0].tolist()
+        among = seen if 1 < len(seen) < flow.classes else None
+        self.target = random_targets(self.source, flow.classes, seed, among)
         self.distance = None if distance is None else _relative(distance, x)
+
+    def _reconstruct(self, x: Tensor) -> Tensor:
+        return self.generator.decode(self.generator.encode(x))
 
     def first(self, n: int) -> Self:
         """Returns the trial on the first ``n`` of the images."""
@@ -317,7 +324,8 @@ def _cost(plan: Plan, solver: FixedStep) -> float:
 
 @torch.no_grad()
 def _labels(classifier: Classifier, x: Tensor) -> Tensor:
-    return torch.cat([classifier(part).argmax(1) for part in torch.split(x, BATCH_SIZE)])
+    parts = torch.split(x, BATCH_SIZE)
+    return torch.cat([in_halves(classifier, part).argmax(1) for part in parts])
 
 
 def _relative(distance: Distance, x: Tensor) -> Distance:

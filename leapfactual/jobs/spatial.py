@@ -5,6 +5,7 @@ networks are timed first, and larger ones as long as enough steps of them still 
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -74,7 +75,7 @@ class Trainer:
         self, seconds: float, on_epoch: Callable[[Epoch], object], log: Callable[[str], object]
     ) -> tuple[SpatialAutoencoder, int]:
         """Trains the autoencoder; returns it and its number of epochs."""
-        return _with_memory(
+        return with_memory(
             64 if self.on_gpu else 32, partial(self._autoencoder, seconds, on_epoch, log), log
         )
 
@@ -142,7 +143,7 @@ class Trainer:
             epochs=epochs,
             learning_rate=4e-4 * math.sqrt(SIZES[-1][0] / SIZES[size][0]),
             adversarial_from=0.5,
-            checkpoint=self.checkpoint("autoencoder", size, epochs, batch),
+            checkpoint=self.checkpoint("autoencoder", size, epochs, batch, name),
             preview=self.preview,
             on_epoch=on_epoch,
         )
@@ -161,7 +162,7 @@ class Trainer:
         balanced: bool,
     ) -> tuple[Flow, int]:
         """Trains the flow on latents and the classifier's answers; returns it and its epochs."""
-        return _with_memory(
+        return with_memory(
             256 if self.on_gpu else 64,
             partial(self._flow, model, z, p, seconds, on_epoch, balanced),
             log,
@@ -253,7 +254,7 @@ def build_autoencoder(shape: tuple[int, int, int], width: int) -> SpatialAutoenc
     return SpatialAutoencoder(shape, channels, widths=widths, kl_weight=1e-6)
 
 
-def _with_memory(batch: int, train: Callable[[int], T], log: Callable[[str], object]) -> T:
+def with_memory(batch: int, train: Callable[[int], T], log: Callable[[str], object]) -> T:
     """Trains with a batch size, or with half of it where the device runs out of memory."""
     while True:
         try:
@@ -268,11 +269,20 @@ def _with_memory(batch: int, train: Callable[[int], T], log: Callable[[str], obj
 
 
 def _largest(seconds: float, measure: Callable[[int], float]) -> tuple[int, float]:
-    """Returns the largest size of which enough steps fit, and how many do."""
-    size, steps = 0, seconds / measure(0)
+    """Returns the largest size of which enough steps fit, and how many do.
+
+    Measuring is part of the time: what it took is not there for the steps.
+    """
+    started = time.perf_counter()
+
+    def fitting(size: int) -> float:
+        each = measure(size)
+        return (seconds - (time.perf_counter() - started)) / each
+
+    size, steps = 0, fitting(0)
     # The next larger networks take up to four times as long.
     while size + 1 < len(SIZES) and steps / 4 > MIN_STEPS / 2:
-        more = seconds / measure(size + 1)
+        more = fitting(size + 1)
         if more < MIN_STEPS:
             break
         size, steps = size + 1, more

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..classifiers import open_classifier, undo_stretch
 from ..data import Images, Table
+from ..data.sources import EMPTY_FOLDER
 from ..errors import InputError
 from ..types import Classifier, no_op
 from .job import EXAMPLES, open_sources
@@ -17,6 +18,8 @@ from .labels import Votes, read_votes
 MAX_SUMMARY_IMAGES = 500
 MAX_STRETCH_IMAGES = 64
 MIN_IMAGES = 40
+# Above the first, a generator learns little more in much more time; above the second, nothing.
+MAX_GOOD_SIDE, MAX_SIDE = 256, 1024
 # Images of which most pixels are black and the mean is faint, as of radio galaxies.
 MIN_BLACK_SHARE, MAX_FAINT_MEAN = 0.8, 0.03
 
@@ -86,7 +89,8 @@ def open_subject(
     model: Classifier | None = None
     if classifier is not None:
         model = open_classifier(classifier, example, names, output_type=output_type)
-        names = _check_names(model, example, names)
+        empty = [Path(b.name).name for b in images.broken if b.reason == EMPTY_FOLDER]
+        names = _check_names(model, example, names, empty)
     second = open_classifier(oracle, example, names) if oracle else None
     if stretch == "auto":
         stretch = choose_stretch(images)
@@ -105,7 +109,7 @@ def open_subject(
 
 
 def _check_names(
-    classifier: Classifier, example: Tensor, names: tuple[str, ...]
+    classifier: Classifier, example: Tensor, names: tuple[str, ...], empty: Sequence[str]
 ) -> tuple[str, ...]:
     """Returns a name for each class that the classifier tells apart."""
     count = classifier(example).shape[1]
@@ -115,6 +119,7 @@ def _check_names(
         raise InputError(
             f"the classifier tells {count} classes apart, but there are {len(names)} names: "
             f"{', '.join(names[:8])}. Name them with --classes, in the order of its answers."
+            + (f" Folders without images: {', '.join(empty[:8])}." if empty else "")
         )
     return names
 
@@ -138,6 +143,7 @@ def summarize_data(
         The summary, as values that JSON can hold, and the same in sentences.
     """
     n = len(images)
+    large = [] if isinstance(images, Table) else _check_size(images.shape)
     voted = isinstance(classifier, Votes)
     rows = torch.linspace(0, n - 1, min(n, MAX_SUMMARY_IMAGES)).long()
     if isinstance(classifier, Votes):
@@ -163,10 +169,13 @@ def summarize_data(
     size = " × ".join(map(str, images.shape))
     columns = " columns" if isinstance(images, Table) else " (channels, height, width)"
     lines = [f"{n} {kind} {size}{columns}."]
+    left_out = ""
     if images.broken:
-        names = "; ".join(f"{b.name}: {b.reason}" for b in images.broken[:3])
+        names = "; ".join(map(str, images.broken[:3]))
         more = f"; and {len(images.broken) - 3} more" if len(images.broken) > 3 else ""
-        lines.append(f"Left out {len(images.broken)}: {names}{more}")
+        left_out = f"Left out {len(images.broken)}: {names}{more}"
+        lines.append(left_out)
+    lines += large
     by_share = sorted(zip(classes, shares.tolist(), strict=True), key=lambda pair: -pair[1])
     listed = ", ".join(f"{name} {share:.0%}" for name, share in by_share[:12])
     lines.append(
@@ -199,9 +208,28 @@ def summarize_data(
     if n < MIN_IMAGES:
         raise InputError(
             f"there are {n} images to learn from, too few: give at least {MIN_IMAGES}, better "
-            "some thousands."
+            f"some thousands. {left_out}".rstrip()
         )
     return summary, lines
+
+
+def _check_size(shape: tuple[int, int, int]) -> list[str]:
+    """Says what to do about images that are too large to learn from, and refuses huge ones."""
+    height, width = shape[1:]
+    if min(height, width) <= MAX_GOOD_SIDE and max(height, width) <= MAX_SIDE:
+        return []
+    scale = MAX_GOOD_SIDE / max(height, width)
+    small = f"{max(1, round(scale * height))} {max(1, round(scale * width))}"
+    advice = (
+        f"--size {small} resizes them first, for generator and classifier; they are explained in "
+        "that size."
+    )
+    if max(height, width) > MAX_SIDE:
+        raise InputError(
+            f"images of {height} × {width} are too large to learn from: at most {MAX_SIDE} pixels "
+            f"a side, better {MAX_GOOD_SIDE}. {advice}"
+        )
+    return [f"Images of {height} × {width} take long to learn from. {advice}"]
 
 
 def choose_stretch(images: Images | Table) -> str:

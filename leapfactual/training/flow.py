@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import checks
 from .._engine.cuda_graphs import to_memory_format
+from .._engine.memory import in_halves
 from ..couplings import COUPLINGS
 from ..errors import InputError
 from ..fields import FIELDS
@@ -34,6 +35,7 @@ def embed(
 
     Only one batch of images is in memory at a time; only latents and probabilities are kept. As in
     the paper, the classifier is queried on the original images, not on their reconstructions.
+    Where the device runs out of memory, a batch is taken in halves.
 
     Arguments:
         images: Images ``(N, C, H, W)`` in [0, 1], a set on disk such as
@@ -53,7 +55,7 @@ def embed(
     """
     latents, answers = _Rows(), _Rows()
     for x in batches_of(images, batch_size):
-        z, p = generator.encode(x), classifier(x)
+        z, p = in_halves(generator.encode, x), in_halves(classifier, x)
         checks.one_row_each(z, x, "the generator's encode")
         checks.latents(z, latents.columns or z.shape[-1], "the generator's latents")
         if not isinstance(p, Tensor) or p.ndim != 2:

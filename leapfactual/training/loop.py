@@ -208,7 +208,8 @@ class Loop:
                 for each in state.optimizers.values():
                     set_learning_rate(each, rate)
                 total += take(*batch) * len(batch[0])
-            state.losses.append(self._check_loss(total.item() / rows, epoch, advice))
+            self._check(state, total.item() / rows, advice)
+            state.losses.append(total.item() / rows)
             if self.checkpoint is not None and (writer.due or epoch + 1 == self.epochs):
                 writer.write(state)
             if self.on_epoch is not None:
@@ -217,11 +218,14 @@ class Loop:
         state.finish()
         return list(state.losses)
 
-    def _check_loss(self, loss: float, epoch: int, advice: str) -> float:
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"training diverged in epoch {epoch + 1}: the loss is {loss}. Lower learning_rate "
-                f"(now {self.learning_rate:g}){advice}."
-                + (f" {self.checkpoint} has an earlier state." if self.checkpoint else "")
-            )
-        return loss
+    def _check(self, state: TrainingState, loss: float, advice: str) -> None:
+        """Checks an epoch before it is kept: a step behind the last loss may have diverged too."""
+        what = f"the loss is {loss}" if not math.isfinite(loss) else "weights are not finite"
+        if math.isfinite(loss) and state.is_finite():
+            return
+        kept = self.checkpoint is not None and Path(self.checkpoint).exists()
+        raise TrainingError(
+            f"training diverged in epoch {len(state.losses) + 1}: {what}. Lower learning_rate "
+            f"(now {self.learning_rate:g}){advice}."
+            + (f" {self.checkpoint} has the last good state that was kept." if kept else "")
+        )

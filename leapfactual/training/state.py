@@ -69,6 +69,12 @@ class TrainingState:
             torch._foreach_add_(averages, change)
 
     @torch.no_grad()
+    def is_finite(self) -> bool:
+        """Tells whether all weights of the first module are finite numbers."""
+        norms = torch._foreach_norm([value.float() for value in self.weights.values()])
+        return bool(torch.stack(list(norms)).isfinite().all())
+
+    @torch.no_grad()
     def finish(self) -> None:
         """Makes the running averages the weights."""
         for name, mean in self.averages.items():

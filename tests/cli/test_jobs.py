@@ -3,6 +3,7 @@
 import json
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
+import leapfactual as lf
 from leapfactual import cli
+from leapfactual.cli import jobs
 from leapfactual.errors import InputError, MissingData
 from leapfactual.jobs import plans
+from leapfactual.leaps import RatedPlan, describe
 from tests.jobs.conftest import FEW_PLANS, PLAN_GRIDS
 
 MODELS = """
@@ -124,6 +128,18 @@ def test_fit_prints_the_data_and_the_front(place):
     assert fitted["front"][-1]["reliability"] == 1
     assert fitted["front"][0]["validity"] > 0.9
     assert "Of " in fitted["why"]
+
+
+def test_the_front_of_long_plans_is_printed_whole(capsys):
+    numbers = dict.fromkeys(("validity", "L1", "queries", "distance", "typicality", "oracle"), 0.5)
+    plan = (lf.blend(4, 0.35, 3), *(lf.blend(2, step, 3) for step in (0.4, 0.7, 1.0)))
+    front = tuple(RatedPlan(plan, reliability, numbers) for reliability in (0.0, 1.0))
+    search = SimpleNamespace(front=front, paper=())
+    jobs._print_front(SimpleNamespace(search=search))
+    printed = capsys.readouterr().out
+    assert printed.count(describe(plan)) == 2
+    assert all(name in printed for name in numbers)
+    assert "…" not in printed
 
 
 def test_explain_finds_the_classifier_by_itself(place):

@@ -13,6 +13,7 @@ from PIL import Image
 
 import leapfactual as lf
 from leapfactual.data import open_images, read_image
+from leapfactual.data.sources import Broken
 from leapfactual.errors import InputError, MissingData, MissingExtra
 from leapfactual.generators import Identity
 from tests.data.test_reading import png
@@ -430,3 +431,40 @@ def test_hdf5_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(MissingExtra, match=r"leapfactual\[hdf5\]"):
         open_images(tmp_path / "a.h5")
+
+
+def test_files_of_other_kinds_among_images_are_named(tmp_path):
+    for kind in ("cats", "dogs"):
+        folder_of(tmp_path / "pets" / kind, ["a.png"])
+    Image.fromarray(GREY).save(tmp_path / "pets" / "cats" / "old.gif")
+    (tmp_path / "pets" / "dogs" / "notes.txt").write_text("a dog")
+    (tmp_path / "pets" / "dogs" / ".hidden").write_text("of the system")
+    (tmp_path / "pets" / "readme.txt").write_text("beside the class folders")
+    with zipfile.ZipFile(tmp_path / "pets.zip", "w") as archive:
+        for path in sorted((tmp_path / "pets").rglob("*")):
+            archive.write(path, path.relative_to(tmp_path))
+    for source in (tmp_path / "pets", tmp_path / "pets.zip"):
+        images = open_images(source)
+        assert len(images) == 2
+        assert [b.name.rsplit("/")[-1] for b in images.broken] == ["old.gif", "notes.txt"]
+        assert "none of the kinds .png" in images.broken[0].reason
+    assert len(open_images(tmp_path / "pets" / "dogs").broken) == 1
+    only = tmp_path / "only"
+    only.mkdir()
+    (only / "notes.txt").write_text("no image")
+    with pytest.raises(InputError, match="only holds no images"):
+        open_images(only)
+
+
+def test_what_is_broken_is_named_once():
+    assert str(Broken("a.png", "a.png is damaged")) == "a.png is damaged"
+    assert str(Broken("a.png", "it is too small")) == "a.png: it is too small"
+
+
+def test_large_images_are_resized_one_by_one(tmp_path, monkeypatch):
+    """Many at full size would not fit into memory."""
+    images = open_images(folder_of(tmp_path, [f"{n}.png" for n in range(9)]), size=(2, 3))
+    whole, read, sizes = images[:], images._source.read, []
+    monkeypatch.setattr(images._source, "read", lambda rows: sizes.append(len(rows)) or read(rows))
+    assert torch.equal(images[:], whole)
+    assert sizes == [1] * 9

@@ -158,3 +158,25 @@ def test_thousands_of_damaged_images_are_read_or_refused(tmp_path):
                 assert image.max() <= 1
                 outcomes["read"] += 1
     assert min(outcomes.values()) > 100
+
+
+def test_print_colours_are_converted(tmp_path):
+    Image.new("CMYK", (6, 5), (0, 255, 255, 0)).save(tmp_path / "i.tiff")
+    image = read_image(tmp_path / "i.tiff")
+    assert image.shape == (3, 5, 6)
+    assert image.mean((1, 2)).tolist() == pytest.approx([1, 0, 0], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("turn", "place"), [(1, (0, 0)), (3, (-1, -1)), (6, (0, -1)), (8, (-1, 0))]
+)
+def test_every_orientation_of_a_camera_is_applied(tmp_path, turn, place):
+    """The pixel that the camera wrote first is shown in the corner that it says."""
+    pixels = np.zeros((5, 6), dtype=np.uint8)
+    pixels[0, 0] = 255
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    Image.fromarray(pixels).save(tmp_path / "i.png", exif=exif)
+    image = read_image(tmp_path / "i.png")[0]
+    assert image.shape == ((5, 6) if turn < 5 else (6, 5))
+    assert image[place] == image.sum() == 1

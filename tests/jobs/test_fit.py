@@ -1,13 +1,19 @@
+import json
+
 import pytest
 import torch
 from sklearn.datasets import load_wine
 from sklearn.svm import LinearSVC
+from torch.nn import functional as F
 
 import leapfactual as lf
 from leapfactual.data import Table
 from leapfactual.errors import InputError
-from leapfactual.jobs import fit
+from leapfactual.generators import Identity, SpatialAutoencoder
+from leapfactual.jobs import fit, guided_plans, judge, spatial
+from leapfactual.jobs.consistency import Agreement
 from leapfactual.jobs.fit import PoorAgreement, Recipe, fit_bundle
+from leapfactual.jobs.labels import Votes
 
 from .conftest import Digits
 
@@ -132,3 +138,270 @@ def test_plans_are_tried_on_images_of_all_classes_though_folders_stand_in_order(
     rows = (held_out[:, None] == digits.x[None]).flatten(2).all(2).int().argmax(1)
     assert len(held_out) == 60
     assert len(set(digits.labels[rows[:30]].tolist())) >= 8
+
+
+class Squares:
+    """Photographs of a red or a blue square on grey, as a set of images."""
+
+    broken, classes = (), ("red", "blue")
+
+    def __init__(self, n, height=32, width=32):
+        rng = torch.Generator().manual_seed(0)
+        self.shape = (3, height, width)
+        self.x = 0.4 + 0.1 * torch.rand(n, *self.shape, generator=rng)
+        self.labels = torch.arange(n) % 2
+        for row, label in enumerate(self.labels.tolist()):
+            top, left = torch.randint(0, 14, (2,), generator=rng).tolist()
+            square = self.x[row, :, top : top + 18, left : left + 18]
+            square[2 * label] += 0.4
+            square[1] -= 0.3
+        self.names = [str(n) for n in range(n)]
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, rows):
+        return self.x[rows]
+
+
+def colour(x):
+    """Tells red from blue, softly."""
+    redness = (x[:, 0] - x[:, 2]).flatten(1).mean(1)
+    return torch.stack([50 * redness, -50 * redness], 1).softmax(1)
+
+
+def run_of(tmp_path, log=lambda _: None, **recipe):
+    return fit._Run(Recipe(**recipe), tmp_path, log, lambda *_: None, "cpu")
+
+
+def part_of(images):
+    return fit._Part(images, torch.arange(len(images)), "cpu")
+
+
+class Blurred(Identity):
+    """A generator that loses everything smaller than a few pixels."""
+
+    def decode(self, z):
+        return F.interpolate(F.avg_pool2d(z, 8), z.shape[2:])
+
+
+@pytest.mark.parametrize(
+    ("generator", "classifier", "stays"),
+    [(Identity(), colour, True), (Blurred(), colour, False), (Identity(), "erratic", False)],
+)
+def test_a_generator_of_rows_stays_unless_it_blurs_or_is_not_recognized(
+    generator, classifier, stays, tmp_path, monkeypatch
+):
+    if classifier == "erratic":
+        rng = torch.Generator().manual_seed(0)
+
+        def classifier(x):
+            return torch.eye(2)[torch.randint(2, (len(x),), generator=rng)]
+
+    monkeypatch.setattr(fit, "_train_generator", lambda *_: (generator, 3))
+    monkeypatch.setattr(fit, "_train_spatial", lambda *_: ("spatial", 5))
+    images, said = Squares(40), []
+    run = run_of(tmp_path, said.append)
+    chosen = fit._choose_generator(run, images, part_of(images), images.x, classifier)
+    assert chosen == ((generator, 3) if stays else ("spatial", 5))
+    assert len(said) == (not stays)
+    if not stays:
+        assert "Of 40 held out it keeps the class of" in said[0]
+        assert said[0].endswith("so a spatial one takes its place.")
+
+
+@pytest.mark.parametrize("side", [8, 31])
+def test_small_images_have_a_generator_of_rows_and_no_choice(side, tmp_path, monkeypatch):
+    monkeypatch.setattr(fit, "_train_generator", lambda *_: ("rows", 3))
+    images = Digits(60)
+    images.shape = (1, 40, side)
+    rest = (images, part_of(Digits(60)), images.x, colour)
+    assert fit._choose_generator(run_of(tmp_path), *rest) == ("rows", 3)
+    with pytest.raises(InputError, match=f"40 × {side} are too small.*needs 32.*--generator vae"):
+        fit._choose_generator(run_of(tmp_path, generator="spatial"), *rest)
+
+
+def test_blur_is_a_share_of_the_distance_between_random_images():
+    x = Squares(12).x
+
+    class Other(Identity):
+        def decode(self, z):
+            return z.roll(6, 0)
+
+    assert fit._blur(Identity(), x) == 0
+    assert fit._blur(Other(), x) == pytest.approx(1)
+    assert 0.3 < fit._blur(Blurred(), x) < 1
+
+
+def test_the_judge_learns_from_the_originals_in_their_order():
+    """Of every batch and its copies, rotated or mirrored, those are the first."""
+    images = Squares(270, 8, 8)
+    images.x = torch.rand(270, 3, 8, 8)
+
+    def corner(x):
+        return x[:, :2, 0, 0].softmax(1)
+
+    for orbit in (fit._alone, fit._mirrored, fit.d4_orbit):
+        train = part_of(images)
+        turns = len(list(orbit(train[:1])))
+        p = torch.cat([corner(x) for x in fit._orbits(train, orbit)])
+        first = torch.cat([part[:n] for part, n in fit._first_of_each(p, turns)])
+        assert torch.equal(first, corner(train[:]))
+
+
+def test_mirrored_images_are_used_where_the_classifier_does_not_mind():
+    train = part_of(Squares(40))
+
+    def left(x):
+        return torch.stack([x[..., :16].mean((1, 2, 3)), x[..., 16:].mean((1, 2, 3))], 1)
+
+    assert fit._mirrors(train, colour)
+    assert not fit._mirrors(train, left)
+
+
+def test_one_class_alone_is_refused_and_few_images_of_a_class_are_named(tmp_path):
+    said = []
+    run = run_of(tmp_path, said.append)
+    p = torch.eye(2)[[0] * 90 + [1]]
+    with pytest.raises(InputError, match="one class, red, to all of 90 .* at least 50 of each"):
+        fit._balance(run, p[:90], Squares.classes)
+    assert fit._balance(run, p, Squares.classes)
+    assert said == [
+        "Few images to learn a class from: blue 1. Below 50, expect counterfactuals of it to be "
+        "rare and all alike.",
+        "The classes are uneven (blue is rare), so each is drawn equally often.",
+    ]
+
+
+def test_advice_names_a_time_that_can_be_given(tmp_path, monkeypatch):
+    poor = Agreement(torch.tensor([[1.0, 9.0], [0.0, 0.0]]), torch.zeros(2))
+    monkeypatch.setattr(fit, "agreement", lambda *_: poor)
+    model = SpatialAutoencoder((3, 32, 32), 4, widths=(8, 8))
+    run = run_of(tmp_path, generator="spatial", minutes=0.2)
+    with pytest.raises(PoorAgreement, match=r"--minutes 0\.4, or go on"):
+        fit._check_consistency(run, torch.zeros(10), model, colour, 3, False)
+
+
+def test_a_judge_that_does_not_agree_is_not_asked(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(fit, "_fit_judge", lambda *_: lambda x: colour(x).flip(1))
+    images = Squares(20)
+    judged = fit._train_judge(run_of(tmp_path, said.append), None, None, colour, images.x)
+    assert judged is colour
+    assert "agree on 0.0% of 20 held out, too few, so the classifier is its own judge" in said[0]
+
+
+def test_epochs_remember_what_was_spent(tmp_path):
+    run = run_of(tmp_path, minutes=1.0)
+    run.on_epoch("training")(fit.Epoch(1, 2, 0.0, 0.0))
+    assert 0 < json.loads(run.budget.path.read_text())["spent"] < 60
+
+
+def test_shares_of_the_time_leave_a_fifth_for_the_choice_of_plans():
+    shares = fit.TRY_SHARE, fit.AUTOENCODER_SHARE, fit.JUDGE_SHARE, fit.FLOW_SHARE
+    assert sum(shares) <= 0.8
+
+
+@pytest.mark.parametrize(("seconds", "epochs"), [(6.0, 1), (4.0, 2), (0.001, 3)])
+def test_a_flow_of_rows_keeps_to_the_minutes(seconds, epochs, tmp_path, monkeypatch):
+    """Two steps to an epoch; a third of a minute, or the three epochs that were wanted."""
+    monkeypatch.setattr(fit, "seconds_per_step", lambda _: seconds)
+    rows = torch.randn(100, 2)
+    train = part_of(Table(rows, ["a", "b"], [str(n) for n in range(100)]))
+
+    def sign(x):
+        return torch.eye(2)[(x[:, 0] > 0).long()]
+
+    run = run_of(tmp_path, minutes=1.0, flow_epochs=3)
+    _, record, _ = fit._train_flow(run, train, Identity(), sign, ("minus", "plus"))
+    assert record["flow epochs"] == epochs
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Small networks for photographs, on a machine whose speed is known."""
+    monkeypatch.setattr(spatial, "SIZES", ((16, 16),))
+    monkeypatch.setattr(spatial, "seconds_per_step", lambda _: 0.2)
+    monkeypatch.setattr(fit, "seconds_per_step", lambda _: 0.05)
+    monkeypatch.setattr(judge, "WIDTHS", (8, 16, 16))
+    monkeypatch.setattr(guided_plans, "GUIDANCES", (3.0,))
+    monkeypatch.setattr(guided_plans, "FIRST_LEAPS", ((6, 0.2), (4, 0.35)))
+    monkeypatch.setattr(guided_plans, "INJECTIONS", ((1, 0.3),))
+
+
+def fit_squares(folder, images, classifier=colour, minutes=0.001, **options):
+    recipe = Recipe(generator="spatial", minutes=minutes)
+    options = {"classes": images.classes, "recipe": recipe, "force": True, **options}
+    fitted = fit_bundle(images, classifier, folder, **options)
+    return fitted, lf.Bundle.load(folder)
+
+
+@pytest.mark.slow
+def test_from_photographs_to_a_bundle_that_turns_the_class(tiny, tmp_path):
+    images, said, steps = Squares(240), [], set()
+    fitted, bundle = fit_squares(
+        tmp_path / "bundle",
+        images,
+        minutes=2.0,
+        force=False,
+        log=said.append,
+        on_progress=lambda share, what: steps.add(what),
+    )
+    text = "\n".join(said)
+    assert "Training a spatial autoencoder of 8 × 8 × 8 numbers for 30 epochs" in text
+    assert "a small network learnt the classifier's answers" in text
+    assert fitted.search.why in text
+    assert "training a judge" in steps
+    assert set(fitted.seconds) == {"all", "generator", "flow", "judge", "plan"}
+    assert isinstance(bundle.generator, SpatialAutoencoder)
+    manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
+    assert manifest["keep_pixels"] is fitted.search.keep_pixels is bundle.keep_pixels
+    e = bundle.explainer(colour).explain(images.x[:40], target=1 - images.labels[:40])
+    assert e.valid.double().mean() > 0.8
+    assert not (tmp_path / "bundle.fit").exists()
+
+
+@pytest.mark.slow
+def test_an_interrupted_fit_of_photographs_resumes_to_the_same_weights(tiny, tmp_path):
+    images = Squares(44, 32, 40)
+
+    def stop_at(step):
+        def stop(share, what):
+            if what == step and share >= 0.5:
+                raise KeyboardInterrupt
+
+        return stop
+
+    for step in ("training the generator", "training the flow", "training a judge"):
+        with pytest.raises(KeyboardInterrupt):
+            fit_squares(tmp_path / "one", images, on_progress=stop_at(step))
+    one, two = (fit_squares(tmp_path / name, images)[1] for name in ("one", "two"))
+    for part in ("generator", "flow"):
+        weights = getattr(one, part).state_dict()
+        for name, value in getattr(two, part).state_dict().items():
+            assert torch.equal(value, weights[name]), (part, name)
+
+
+@pytest.mark.slow
+def test_photographs_with_an_oracle_need_no_judge(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(fit, "train_judge", lambda *_, **__: pytest.fail("a judge was trained"))
+    asked = []
+
+    def oracle(x):
+        asked.append(len(x))
+        return colour(x)
+
+    _, bundle = fit_squares(tmp_path / "bundle", Squares(44), oracle=oracle)
+    assert asked
+    assert bundle.front[0].reliability == 0
+
+
+@pytest.mark.slow
+def test_photographs_that_people_voted_on(tiny, tmp_path):
+    images, said = Squares(60), []
+    p = torch.eye(2)[images.labels]
+    p[50:] = 0
+    votes = Votes(p, images.classes, 50)
+    _, bundle = fit_squares(tmp_path / "bundle", images, votes, log=said.append)
+    assert "People voted on 50 images" in "\n".join(said)
+    assert bundle.generator.decode(bundle.generator.encode(images.x[:2])).shape == (2, 3, 32, 32)

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 
@@ -97,6 +99,29 @@ def test_images_are_decoded_and_classified_once_for_both_searches(flow, monkeypa
 
 def chosen_numbers(plan):
     return RatedPlan(plan, 0.0, {"validity": 1.0, "L1": 0.1, "queries": 9.0, "typicality": 50.0})
+
+
+def test_a_class_that_the_flow_never_saw_is_no_target(flow):
+    seen, x = copy.deepcopy(flow), ORACLE.sample(60, seed=1)[0]
+    seen.quantiles[1] = float("nan")
+    held_out = HeldOut(Identity(), ORACLE.classifier, seen, x)
+    assert set(held_out.target.tolist()) == {0, 2}
+    assert (held_out.target != held_out.source).all()
+    assert held_out.rate(PAPER[0]).numbers["validity"] == 1
+
+
+def test_plans_are_tried_with_little_memory(flow, held_out):
+    class Small(Identity):
+        def decode(self, z):
+            if len(z) > 20:
+                raise torch.OutOfMemoryError
+            return z
+
+    small = HeldOut(Small(), ORACLE.classifier, flow, held_out.x, oracle=ORACLE.classifier)
+    assert torch.equal(small.target, held_out.target)
+    plan = (lf.blend(10, 0.2),)
+    expected = held_out.rate(plan).numbers
+    assert small.rate(plan).numbers == pytest.approx(expected, rel=1e-4)
 
 
 def test_too_few_images_are_refused(flow):

@@ -1,8 +1,11 @@
 """The images and the classifier, before anything is trained."""
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from leapfactual.data.sources import Broken
 from leapfactual.errors import InputError
 from leapfactual.jobs.labels import Votes
 from leapfactual.jobs.subject import choose_stretch, open_subject, summarize_data
@@ -37,6 +40,47 @@ def test_a_classifier_with_one_answer_is_refused(small_digits):
 def test_too_few_images_are_refused(svm):
     with pytest.raises(InputError, match="there are 20 images to learn from, too few"):
         summarize_data(Digits(20), svm, Digits.classes)
+
+
+def test_images_left_out_are_named_where_too_few_are_left(svm):
+    few = Digits(20)
+    few.broken = [Broken("a.png", "it has 9 × 9 pixels"), Broken("b.png", "b.png is damaged")]
+    with pytest.raises(
+        InputError, match=r"at least 40.* Left out 2: a\.png: it has .*; b\.png is"
+    ):
+        summarize_data(few, svm, Digits.classes)
+
+
+def sized(height, width):
+    images = Digits(60)
+    images.shape = (1, height, width)
+    return images
+
+
+def test_large_images_are_told_what_size_does(svm):
+    _, lines = summarize_data(sized(300, 600), svm, Digits.classes)
+    assert "Images of 300 × 600 take long to learn from. --size 128 256 resizes them" in lines[1]
+    _, lines = summarize_data(sized(256, 600), svm, Digits.classes)
+    assert "--size" not in " ".join(lines)
+
+
+def test_huge_images_are_refused_before_the_classifier_is_asked():
+    def classifier(x):
+        pytest.fail("the classifier was asked")
+
+    with pytest.raises(InputError, match="3000 × 4000 are too large .* --size 192 256 resizes"):
+        summarize_data(sized(3000, 4000), classifier, Digits.classes)
+
+
+def test_a_class_folder_without_images_is_named_where_names_are_missing(tmp_path):
+    for kind in ("cats", "dogs", "owls"):
+        (tmp_path / "pets" / kind).mkdir(parents=True)
+    for n in range(4):
+        pixels = np.full((8, 8), 10 * n, dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "pets" / ("cats", "owls")[n % 2] / f"{n}.png")
+    (tmp_path / "three.py").write_text("predict = lambda x: x[:, 0, 0, :3].softmax(1)")
+    with pytest.raises(InputError, match="3 classes apart, .* 2 names.* without images: dogs"):
+        open_subject([tmp_path / "pets"], classifier=f"{tmp_path / 'three.py'}:predict")
 
 
 def test_dark_images_are_stretched_and_others_are_not(small_digits):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from leapfactual.errors import InputError
+from leapfactual.errors import InputError, TrainingError
 from leapfactual.files import fingerprint
 from leapfactual.training.loop import Loop, learning_rate_at
 from leapfactual.training.state import TrainingState, reseed
@@ -169,3 +169,52 @@ def test_dear_checkpoints_are_seldom_written_and_the_last_always(cost, written, 
     train(Loop(**settings))
     assert len(seen) == written
     assert (seen[0], seen[-1]) == (1, 6)
+
+
+def diverging(first):
+    """Objectives of which every one from an epoch on is not a number."""
+
+    def objectives(module):
+        def objective(factor, x, y):
+            return factor * (module(x) - y).square().mean()
+
+        return {0: partial(objective, 1.0), first: partial(objective, float("nan"))}
+
+    return objectives
+
+
+def test_training_that_diverges_keeps_the_last_good_state_and_says_where(tmp_path):
+    path = tmp_path / "c.safetensors"
+    settings = {"epochs": 5, "batch_size": 25, "learning_rate": 0.1, "checkpoint": path}
+    with pytest.raises(TrainingError, match=r"in epoch 3: the loss is nan.*last good state") as e:
+        train(Loop(**settings), objectives=diverging(2))
+    assert str(path) in str(e.value)
+    resumed, losses = train(Loop(**settings))
+    whole, same = train(Loop(**{**settings, "checkpoint": None}))
+    assert losses == same
+    assert torch.equal(resumed.weight, whole.weight)
+
+
+def test_training_that_diverges_at_once_has_nothing_to_keep(tmp_path):
+    loop = Loop(epochs=2, batch_size=50, learning_rate=0.1, checkpoint=tmp_path / "c.safetensors")
+    with pytest.raises(TrainingError, match="in epoch 1") as error:
+        train(loop, objectives=diverging(0))
+    assert "state" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_that_diverge_behind_the_last_loss_are_not_kept(tmp_path):
+    """The loss of an epoch's last step is finite, its gradient is not."""
+    path = tmp_path / "c.safetensors"
+
+    def objectives(module):
+        def objective(root, x, y):
+            error = (module(x) - y).square().mean()
+            return error + (0 * error).sqrt() if root else error
+
+        return {0: partial(objective, False), 1: partial(objective, True)}
+
+    settings = {"epochs": 3, "batch_size": 50, "learning_rate": 0.1, "checkpoint": path}
+    with pytest.raises(TrainingError, match="in epoch 2: weights are not finite"):
+        train(Loop(**settings), objectives=objectives)
+    assert len(train(Loop(**settings))[1]) == 3

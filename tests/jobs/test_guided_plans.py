@@ -1,0 +1,141 @@
+"""The choice of guided plans, on numbers that are known."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from leapfactual.jobs import guided_plans
+from leapfactual.jobs.guided_plans import (
+    FIRST_LEAPS,
+    GUIDANCES,
+    INJECTIONS,
+    LARGER_STEPS,
+    _front,
+    enough_images,
+    search_guided_plans,
+)
+from leapfactual.leaps import RatedPlan, Tightening, blend, describe
+
+
+def rated(n, validity, distance, oracle):
+    numbers = {"validity": validity, "distance": distance, "oracle": oracle}
+    return RatedPlan((blend(n, 0.1),), 0.0, numbers)
+
+
+NEAR = rated(1, 0.996, 0.10, 0.50)
+BETWEEN = rated(2, 1.0, 0.20, 0.70)
+RELIABLE = rated(3, 1.0, 0.40, 0.95)
+OTHERS = [
+    rated(4, 0.90, 0.01, 0.99),  # nearer, but reaches the target less often
+    rated(5, 1.0, 0.25, 0.65),  # farther than another, and less agreed with
+    rated(6, 1.0, 0.26, 0.72),  # hardly more reliable than another
+    rated(7, 1.0, 0.30, 0.93),  # hardly less reliable than the last
+    rated(8, 1.0, 0.50, 0.99),  # more agreed with than is needed
+]
+
+
+def test_the_front_goes_from_the_nearest_valid_to_the_nearest_that_is_agreed_with():
+    front = _front([*OTHERS, RELIABLE, NEAR, BETWEEN], own=0.97)
+    assert [each.plan for each in front] == [NEAR.plan, BETWEEN.plan, RELIABLE.plan]
+    assert [each.reliability for each in front] == pytest.approx([0, 0.2 / 0.45, 1])
+
+
+def test_where_nothing_is_agreed_with_the_most_reliable_is_the_best_there_is():
+    front = _front([NEAR, BETWEEN], own=1.0)
+    assert [each.plan for each in front] == [NEAR.plan, BETWEEN.plan]
+
+
+def test_a_nearest_plan_that_is_agreed_with_is_both_ends():
+    front = _front([RELIABLE, OTHERS[-1]], own=0.97)
+    assert [(each.plan, each.reliability) for each in front] == [
+        (RELIABLE.plan, 0.0),
+        (RELIABLE.plan, 1.0),
+    ]
+
+
+class Numbers:
+    """Held-out images with a formula for what a plan gives, and a clock that it moves."""
+
+    def __init__(self, clock, images=400, each=0.01, kept=(0.0, 0.0)):
+        self.x, self.clock, self.each, self.kept = range(images), clock, each, kept
+        self.walked = []
+
+    def first(self, n):
+        return Numbers(self.clock, min(n, len(self.x)), self.each, self.kept)
+
+    def own_agreement(self):
+        return 1.0
+
+    def rate(self, plan, *, typical=True, keep_pixels=False):
+        self.clock.seconds += self.each * len(self.x)
+        self.walked.append((plan, keep_pixels))
+        injected = sum(stage.n * stage.land for stage in plan[1:] if not _arrives(stage))
+        tight = any(isinstance(stage, Tightening) for stage in plan)
+        validity, oracle = self.kept if keep_pixels else (0.0, 0.0)
+        numbers = {
+            "validity": 1.0 - validity,
+            "distance": plan[0].n * plan[0].land + plan[0].guidance + injected - 0.5 * tight,
+            "oracle": min(1.0, 0.4 + injected) - oracle,
+        }
+        return RatedPlan(plan, 0.0, numbers | ({"typicality": 50.0} if typical else {}))
+
+
+def _arrives(stage):
+    return isinstance(stage, Tightening) or stage.blends
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr(guided_plans, "time", SimpleNamespace(perf_counter=lambda: now.seconds))
+    return now
+
+
+def test_with_time_enough_the_best_of_every_grid_is_found(clock):
+    held_out, shares = Numbers(clock), []
+    search = search_guided_plans(held_out, 1e6, shares.append)
+    grid = len(GUIDANCES) * len(FIRST_LEAPS) + guided_plans.TIGHTENED + 3 * len(INJECTIONS)
+    assert len(search.tried) == len({each.plan for each in search.tried}) == grid
+    low, high = search.front[0], search.front[-1]
+    assert low.plan[0] == blend(6, 0.2, min(GUIDANCES))
+    assert isinstance(low.plan[-1], Tightening)
+    assert sum(stage.n * stage.land for stage in high.plan if not _arrives(stage)) == 0.6
+    assert low.numbers["typicality"] == high.numbers["typicality"] == 50
+    assert describe(low.plan) in search.why
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+
+
+def test_larger_leaps_follow_for_those_that_have_not_arrived(clock):
+    search = search_guided_plans(Numbers(clock), 1e6)
+    first = search.tried[0].plan
+    assert [stage.land for stage in first] == [0.35, *LARGER_STEPS]
+    assert {stage.guidance for stage in first} == {3.0}
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 30.0, 100.0])
+def test_there_is_a_front_however_little_time_there_is(clock, seconds):
+    held_out = Numbers(clock)
+    search = search_guided_plans(held_out, seconds)
+    assert [search.front[0].reliability, search.front[-1].reliability] == [0, 1]
+    assert len(search.tried) == pytest.approx(max(1, 0.9 * seconds / 4), abs=2)
+    front = {each.plan for each in search.front}
+    assert len(held_out.walked) == 1 + len(search.tried) + len(front), "none is measured twice"
+
+
+@pytest.mark.parametrize(
+    ("lost", "keep"),
+    [((0.0, 0.0), True), ((0.009, 0.009), True), ((0.02, 0.0), False), ((0.0, 0.02), False)],
+)
+def test_own_pixels_are_kept_unless_that_costs_validity_or_agreement(clock, lost, keep):
+    held_out = Numbers(clock, kept=lost)
+    search = search_guided_plans(held_out, 1e6)
+    assert search.keep_pixels is keep
+    assert {kept for _, kept in held_out.walked[2:]} == {keep}
+    assert ("without keeping" in search.why) is not keep
+
+
+@pytest.mark.parametrize(("seconds", "images"), [(1.0, 64), (3000.0, 100), (1e9, 400)])
+def test_as_many_images_as_there_is_time_for(clock, seconds, images):
+    """A trial of sixteen tells what an image takes: a second for each of thirty plans."""
+    assert len(enough_images(Numbers(clock, each=1.0), seconds).x) == images

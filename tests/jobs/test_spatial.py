@@ -1,0 +1,184 @@
+"""Sizes by what the time allows, batches by what the memory allows, and exact resumption."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from leapfactual.fields import UNet2dField
+from leapfactual.jobs import spatial
+from leapfactual.jobs.budget import Budget
+from leapfactual.jobs.spatial import Trainer, _largest, build_autoencoder, duration, with_memory
+
+
+@pytest.mark.parametrize(
+    ("shape", "latent"),
+    [
+        ((1, 32, 32), (8, 8, 8)),
+        ((1, 32, 48), (8, 8, 12)),
+        ((3, 47, 33), (8, 12, 9)),
+        ((3, 64, 64), (8, 16, 16)),
+        ((3, 128, 96), (16, 16, 12)),
+        ((1, 256, 300), (32, 16, 19)),
+    ],
+)
+def test_maps_have_about_sixteen_places_to_the_shorter_side(shape, latent):
+    model = build_autoencoder(shape, 4)
+    assert model.latent_shape == latent
+    assert math.prod(latent) < math.prod(shape)
+    x = torch.rand(1, *shape)
+    z = model.encode(x)
+    assert model.decode(z).shape == x.shape
+    field = UNet2dField(latent, 2, channels=8)
+    assert field(torch.tensor(0.5), z, torch.eye(2)[:1]).shape == z.shape
+
+
+@pytest.mark.parametrize(
+    ("times", "size", "steps"),
+    [
+        ([0.5], 0, 20),
+        ([0.002, 0.008], 0, 5000),  # the next would take 1250 steps, too few
+        ([0.001, 0.004], 1, 2500),
+        ([0.0005, 0.001, 0.004], 2, 2500),
+        ([0.0001, 0.0002, 0.0004], 2, 25000),
+    ],
+)
+def test_the_largest_networks_of_which_enough_steps_fit(times, size, steps):
+    measured = []
+
+    def measure(n):
+        measured.append(n)
+        return times[n]
+
+    assert _largest(10.0, measure) == (size, pytest.approx(steps, rel=0.01))
+    assert measured == list(range(len(times)))
+
+
+def test_measuring_is_taken_off_the_time(monkeypatch):
+    now = SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr(spatial, "time", SimpleNamespace(perf_counter=lambda: now.seconds))
+
+    def measure(_):
+        now.seconds += 4
+        return 0.1
+
+    assert _largest(10.0, measure) == (0, pytest.approx(60))
+    assert _largest(1.0, measure)[1] < 0
+
+
+def test_batches_are_halved_until_they_fit():
+    said, tried = [], []
+
+    def train(batch):
+        tried.append(batch)
+        if batch > 10:
+            raise torch.OutOfMemoryError
+        return "done"
+
+    assert with_memory(64, train, said.append) == "done"
+    assert tried == [64, 32, 16, 8]
+    assert said[-1] == "The device ran out of memory; going on with 8 images at a time."
+
+
+def test_a_device_without_room_for_a_small_batch_is_an_error():
+    def train(batch):
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        with_memory(64, train, lambda _: None)
+
+
+@pytest.fixture
+def trainer(tmp_path, monkeypatch):
+    """A trainer of small networks, on a machine whose speed is known."""
+    monkeypatch.setattr(spatial, "SIZES", ((8, 8),))
+    monkeypatch.setattr(spatial, "seconds_per_step", lambda _: 100.0)
+    shape = (1, 32, 48)
+    return Trainer(
+        torch.rand(14, *shape),
+        shape,
+        "cpu",
+        Budget(10, tmp_path / "budget.json"),
+        0,
+        lambda *name: tmp_path / ("-".join(map(str, name)) + ".safetensors"),
+        tmp_path / "preview.png",
+    )
+
+
+def ignore(_):
+    pass
+
+
+def test_epochs_follow_from_the_time(trainer, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(
+        spatial, "fit_generator", lambda *_, epochs, **options: seen.update(options, epochs=epochs)
+    )
+    said = []
+    model, epochs = trainer.autoencoder(4000.0, ignore, said.append)
+    assert seen["batch_size"] == 7, "two steps to an epoch at least"
+    assert epochs == seen["epochs"] == 20, "forty steps"
+    assert "8 × 8 × 12 numbers for 20 epochs, about 67 minutes" in said[0]
+    assert not any(weight.requires_grad for weight in model.parameters())
+    assert trainer.autoencoder(0.01, ignore, ignore)[1] == 20, "it was decided"
+
+
+def test_a_device_that_runs_out_of_memory_gets_smaller_batches(trainer, monkeypatch):
+    tried, said = [], []
+
+    def fit_generator(*_, batch_size, **__):
+        tried.append(batch_size)
+        if batch_size > 8:
+            raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(spatial, "fit_generator", fit_generator)
+    many = replace(trainer, train=torch.rand(100, *trainer.shape))
+    many.autoencoder(4000.0, ignore, said.append)
+    assert tried == [32, 16, 8]
+    assert said[-2] == "The device ran out of memory; going on with 8 images at a time."
+
+
+def interrupt(epoch):
+    if epoch.number == 1:
+        raise KeyboardInterrupt
+
+
+def test_an_autoencoder_resumes_to_the_same_weights(trainer, tmp_path):
+    whole, _ = trainer.autoencoder(500.0, ignore, ignore)
+    assert (tmp_path / "preview.png").exists()
+    other = replace(trainer, checkpoint=lambda *_: tmp_path / "other.safetensors")
+    with pytest.raises(KeyboardInterrupt):
+        other.autoencoder(500.0, interrupt, ignore)
+    epochs = []
+    resumed, of = other.autoencoder(500.0, epochs.append, ignore)
+    assert [epoch.number for epoch in epochs] == list(range(2, of + 1))
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_a_flow_resumes_to_the_same_weights(trainer, tmp_path, balanced):
+    model = build_autoencoder(trainer.shape, 8)
+    z = model.encode(trainer.train).detach()
+    p = torch.eye(3)[torch.arange(14) % 2]
+
+    def run(by, on_epoch):
+        return by.flow(model, z, p, 300.0, on_epoch, ignore, balanced=balanced)
+
+    whole, epochs = run(trainer, ignore)
+    other = replace(trainer, checkpoint=lambda *_: tmp_path / "other.safetensors")
+    with pytest.raises(KeyboardInterrupt):
+        run(other, interrupt)
+    resumed, same = run(other, ignore)
+    assert epochs == same == 3
+    for name, value in whole.field.state_dict().items():
+        assert torch.equal(value, resumed.field.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 seconds"), (89, "89 seconds"), (90, "2 minutes")]
+)
+def test_durations_are_written_as_people_say_them(seconds, text):
+    assert duration(seconds) == text
