@@ -13,13 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._engine.memory import in_halves
 from ..classifiers import from_logits
 from ..files import fingerprint
 from ..training.loop import Batch, Epoch, Loop
 from ..types import Classifier, no_op
+from .budget import TIMED_STEPS, seconds_per_step
+from .recipe import JUDGE_SHARE, Part, Run
 
 WIDTHS = (32, 64, 128, 128)
-BATCH_SIZE = 64
+BATCH_SIZE, MAX_STEPS = 64, 1500
+# A network that learns the classifier's answers any worse is no judge of it.
+MIN_JUDGE_AGREEMENT = 0.8
 # Photographs of one thing differ in brightness and contrast, which should not decide.
 JITTER = 0.1
 
@@ -104,3 +109,44 @@ def train_judge(
     network.train()
     loop.run(state, {0: objective}, batches, rng, rows=len(y), capture=True)
     return from_logits(network.eval().requires_grad_(False))
+
+
+def train_second_opinion(
+    run: Run, train: Part, p: Tensor, classifier: Classifier, test: Tensor
+) -> Classifier:
+    """Trains a judge to choose a reliable plan with, or returns the classifier if it is poor."""
+    judge = fit_judge(run, train, p, "judge", run.recipe.seed + 1)
+    labels, judged = (in_halves(each, test).argmax(1) for each in (classifier, judge))
+    share = (labels == judged).double().mean().item()
+    good = share >= MIN_JUDGE_AGREEMENT
+    run.log(
+        "There is no oracle, so a small network learnt the classifier's answers to judge with: "
+        f"they agree on {share:.1%} of {len(test)} held out"
+        + ("." if good else ", too few, so the classifier is its own judge.")
+    )
+    return judge if good else classifier
+
+
+def fit_judge(run: Run, train: Part, p: Tensor, name: str, seed: int) -> Classifier:
+    """Trains a judge on images and answers, as long as its share of the budget allows."""
+    shape = tuple(train.images.shape)
+    rows = torch.arange(TIMED_STEPS * BATCH_SIZE) % len(train)
+    sample = train[rows]
+
+    def timed(epochs: int, on_epoch: Callable[[Epoch], object]) -> object:
+        return train_judge(sample.__getitem__, p[rows], shape, epochs=epochs, on_epoch=on_epoch)
+
+    def choose() -> int:
+        steps = min(MAX_STEPS, JUDGE_SHARE * run.budget.seconds / seconds_per_step(timed))
+        return max(2, round(steps * BATCH_SIZE / len(train)))
+
+    epochs = run.budget.decide(name, choose)
+    return train_judge(
+        train.__getitem__,
+        p,
+        shape,
+        epochs=epochs,
+        seed=seed,
+        checkpoint=run.checkpoint(name, epochs),
+        on_epoch=run.on_epoch("training a judge"),
+    )

@@ -6,25 +6,42 @@ networks are timed first, and larger ones as long as enough steps of them still 
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from .._engine.memory import in_halves
+from ..data import Images
 from ..fields import UNet2dField
 from ..flow import Flow
 from ..generators import SpatialAutoencoder
+from ..leaps import RatedPlan
 from ..metrics import best_distance
 from ..solvers import Midpoint
-from ..training import fit, fit_generator
-from ..training.augmentation import random_d4, random_mirror
+from ..training import embed, fit, fit_generator
+from ..training.augmentation import d4_orbit, random_d4, random_mirror
 from ..training.autoencoder import Indexed
 from ..training.loop import Epoch
+from ..types import Classifier
 from .budget import TIMED_STEPS, Budget, seconds_per_step
+from .guided_plans import enough_images, search_guided_plans
+from .plans import HeldOut, PlanSearch
+from .recipe import (
+    AUTOENCODER_SHARE,
+    BATCH_SIZE,
+    FLOW_SHARE,
+    Part,
+    Run,
+    balance,
+    check_square,
+    evenly_spaced,
+    orbits,
+)
 
 # Latent maps have about 16 × 16 places: what a U-Net can attend over, and a spot of two pixels
 # in 128 still has a say in one of them.
@@ -36,6 +53,8 @@ MIN_STEPS = 2000
 PERCEPTUAL_WEIGHT, ADVERSARIAL_WEIGHT = 0.2, 0.01
 SOLVER = Midpoint(3)
 MIN_BATCH = 8
+# Mirrored images are trained on too, if the classifier gives them the same class.
+MIN_MIRROR_AGREEMENT, MAX_MIRROR_IMAGES = 0.98, 200
 T = TypeVar("T")
 
 
@@ -233,6 +252,100 @@ class Trainer:
     def _build(self, size: int) -> SpatialAutoencoder:
         torch.manual_seed(self.seed)
         return build_autoencoder(self.shape, SIZES[size][0]).to(self.device)
+
+
+def train_generator(run: Run, images: Images, train: Part) -> tuple[SpatialAutoencoder, int]:
+    """Trains the autoencoder in its share of the budget; returns it and its epochs."""
+    if not run.on_gpu:
+        run.log(
+            "On a GPU it would be larger, keep finer detail and take minutes; see --device cuda."
+        )
+    share = AUTOENCODER_SHARE * run.budget.seconds
+    return _trainer(run, train, images.shape).autoencoder(
+        share, run.on_epoch("training the generator"), run.log
+    )
+
+
+def train_flow(
+    run: Run,
+    train: Part,
+    generator: Any,  # noqa: ANN401 - a spatial autoencoder
+    classifier: Classifier,
+    classes: Sequence[str],
+) -> tuple[Flow, dict[str, Any], Tensor]:
+    """Trains the flow of a spatial generator; conditions are hard, since guidance needs sides."""
+    shape = generator.shape
+    if run.recipe.rotate:
+        check_square(shape)
+        orbit: Callable[[Tensor], Iterable[Tensor]] = d4_orbit
+    elif train.p is None and _mirrors(train, classifier):
+        run.log("The classifier gives mirrored images the same class, so they are used as well.")
+        orbit = _mirrored
+    else:
+        orbit = _alone
+    turns = len(list(orbit(train[:1])))
+    z, p = embed(orbits(train, orbit), generator, classifier)
+    if train.p is not None:
+        p = torch.cat([part.repeat(turns, 1) for part in torch.split(train.p, BATCH_SIZE)])
+    balanced = balance(run, p, classes)
+    flow, epochs = _trainer(run, train, shape).flow(
+        generator,
+        z,
+        p,
+        FLOW_SHARE * run.budget.seconds,
+        run.on_epoch("training the flow"),
+        run.log,
+        balanced=balanced,
+    )
+    with_memory(
+        256, lambda batch: flow.fit_typicality(z, p, per_class=200, batch_size=batch), run.log
+    )
+    first = torch.cat([part[:n] for part, n in _first_of_each(p, turns)])
+    return flow, {"flow epochs": epochs, "soft": False, "balanced": balanced}, first
+
+
+def search(run: Run, held_out: HeldOut) -> tuple[PlanSearch, RatedPlan | None]:
+    """Searches guided plans, on as many images as there is time for."""
+    few = enough_images(held_out, 0.8 * run.budget.left)
+    search = search_guided_plans(
+        few, run.budget.left, lambda share: run.on_progress(share, "choosing a plan")
+    )
+    run.log(search.why)
+    return search, None
+
+
+def _trainer(run: Run, train: Part, shape: tuple[int, int, int]) -> Trainer:
+    return Trainer(
+        train,
+        shape,
+        run.device,
+        run.budget,
+        run.recipe.seed,
+        run.checkpoint,
+        run.work / "preview.png",
+    )
+
+
+def _first_of_each(p: Tensor, turns: int) -> Iterator[tuple[Tensor, int]]:
+    """Yields the answers on every batch of images and its copies, and how many are originals."""
+    for part in torch.split(p, BATCH_SIZE * turns):
+        yield part, len(part) // turns
+
+
+def _mirrors(train: Part, classifier: Classifier) -> bool:
+    """Tells whether mirrored images have the same class for the classifier."""
+    x = evenly_spaced(train, MAX_MIRROR_IMAGES)
+    labels, mirrored = (in_halves(classifier, part).argmax(1) for part in (x, x.flip(3)))
+    same = labels == mirrored
+    return bool(same.double().mean() >= MIN_MIRROR_AGREEMENT)
+
+
+def _mirrored(x: Tensor) -> tuple[Tensor, ...]:
+    return x, x.flip(3)
+
+
+def _alone(x: Tensor) -> tuple[Tensor, ...]:
+    return (x,)
 
 
 def build_autoencoder(shape: tuple[int, int, int], width: int) -> SpatialAutoencoder:

@@ -6,6 +6,7 @@ from sklearn.svm import LinearSVC
 
 import leapfactual as lf
 from leapfactual.jobs import plans
+from leapfactual.jobs.recipe import Part, Recipe, Run
 from leapfactual.pretrained import load
 
 PLAN_GRIDS = ["few plans", pytest.param("all plans", marks=pytest.mark.slow)]
@@ -34,6 +35,46 @@ class Digits:
 
     def __getitem__(self, rows):
         return self.x[rows]
+
+
+class Squares:
+    """Photographs of a red or a blue square on grey, as a set of images."""
+
+    broken, classes = (), ("red", "blue")
+
+    def __init__(self, n, height=32, width=32):
+        rng = torch.Generator().manual_seed(0)
+        self.shape = (3, height, width)
+        self.x = 0.4 + 0.1 * torch.rand(n, *self.shape, generator=rng)
+        self.labels = torch.arange(n) % 2
+        for row, label in enumerate(self.labels.tolist()):
+            top, left = torch.randint(0, 14, (2,), generator=rng).tolist()
+            square = self.x[row, :, top : top + 18, left : left + 18]
+            square[2 * label] += 0.4
+            square[1] -= 0.3
+        self.names = [str(n) for n in range(n)]
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, rows):
+        return self.x[rows]
+
+
+def colour(x):
+    """Tells red from blue, softly."""
+    redness = (x[:, 0] - x[:, 2]).flatten(1).mean(1)
+    return torch.stack([50 * redness, -50 * redness], 1).softmax(1)
+
+
+def run_of(tmp_path, log=lambda _: None, **recipe):
+    """Returns a fit with a recipe, in a folder."""
+    return Run(Recipe(**recipe), tmp_path, log, lambda *_: None, "cpu")
+
+
+def part_of(images):
+    """Returns all of the images to train on."""
+    return Part(images, torch.arange(len(images)), "cpu")
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,12 @@ import leapfactual as lf
 from leapfactual.data import Table
 from leapfactual.errors import InputError
 from leapfactual.generators import Identity, SpatialAutoencoder
-from leapfactual.jobs import fit, guided_plans, judge, spatial
+from leapfactual.jobs import fit, guided_plans, judge, rows, spatial
 from leapfactual.jobs.consistency import Agreement
 from leapfactual.jobs.fit import PoorAgreement, Recipe, fit_bundle
 from leapfactual.jobs.labels import Votes
 
-from .conftest import Digits
+from .conftest import Digits, Squares, colour, part_of, run_of
 
 RECIPE = Recipe(features=8, epochs=12, flow_epochs=30)
 SHORT = Recipe(features=4, epochs=2, flow_epochs=8)
@@ -58,7 +58,7 @@ def test_from_images_to_a_bundle_that_explains(small_digits, svm, tmp_path, plan
 def test_it_stops_before_the_flow_when_reconstructions_are_not_recognized(
     small_digits, svm, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(fit, "fit", lambda *_, **__: pytest.fail("a flow was trained"))
+    monkeypatch.setattr(rows, "fit", lambda *_, **__: pytest.fail("a flow was trained"))
     poor = Recipe(features=1, epochs=1)
     with pytest.raises(PoorAgreement, match="nothing was spent on a flow.*--epochs 2.*--force"):
         fit_bundle(
@@ -118,66 +118,6 @@ def test_a_table_needs_no_training_of_a_generator(tmp_path, plan_grid):
     assert found.valid.double().mean() > 0.9
 
 
-def test_images_without_an_up_are_augmented_with_all_rotations(small_digits):
-    part = fit._Part(Digits(60), torch.arange(60), "cpu")
-    assert sum(len(batch) for batch in fit._orbits(part, fit.d4_orbit)) == 8 * 60
-    with pytest.raises(InputError, match="images of 8 × 9 cannot be rotated"):
-        fit._build_generator(Recipe(rotate=True), (1, 8, 9), 0.1)
-
-
-def test_an_unknown_generator_is_named():
-    with pytest.raises(InputError, match="must be one of auto, vae, wae, spatial, got 'gan'"):
-        Recipe(generator="gan")
-
-
-def test_plans_are_tried_on_images_of_all_classes_though_folders_stand_in_order():
-    digits = Digits()
-    order = digits.labels.argsort(stable=True)
-    digits.x, digits.labels = digits.x[order], digits.labels[order]
-    _, held_out = fit._split(digits, 0, "cpu")
-    rows = (held_out[:, None] == digits.x[None]).flatten(2).all(2).int().argmax(1)
-    assert len(held_out) == 60
-    assert len(set(digits.labels[rows[:30]].tolist())) >= 8
-
-
-class Squares:
-    """Photographs of a red or a blue square on grey, as a set of images."""
-
-    broken, classes = (), ("red", "blue")
-
-    def __init__(self, n, height=32, width=32):
-        rng = torch.Generator().manual_seed(0)
-        self.shape = (3, height, width)
-        self.x = 0.4 + 0.1 * torch.rand(n, *self.shape, generator=rng)
-        self.labels = torch.arange(n) % 2
-        for row, label in enumerate(self.labels.tolist()):
-            top, left = torch.randint(0, 14, (2,), generator=rng).tolist()
-            square = self.x[row, :, top : top + 18, left : left + 18]
-            square[2 * label] += 0.4
-            square[1] -= 0.3
-        self.names = [str(n) for n in range(n)]
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, rows):
-        return self.x[rows]
-
-
-def colour(x):
-    """Tells red from blue, softly."""
-    redness = (x[:, 0] - x[:, 2]).flatten(1).mean(1)
-    return torch.stack([50 * redness, -50 * redness], 1).softmax(1)
-
-
-def run_of(tmp_path, log=lambda _: None, **recipe):
-    return fit._Run(Recipe(**recipe), tmp_path, log, lambda *_: None, "cpu")
-
-
-def part_of(images):
-    return fit._Part(images, torch.arange(len(images)), "cpu")
-
-
 class Blurred(Identity):
     """A generator that loses everything smaller than a few pixels."""
 
@@ -198,8 +138,8 @@ def test_a_generator_of_rows_stays_unless_it_blurs_or_is_not_recognized(
         def classifier(x):
             return torch.eye(2)[torch.randint(2, (len(x),), generator=rng)]
 
-    monkeypatch.setattr(fit, "_train_generator", lambda *_: (generator, 3))
-    monkeypatch.setattr(fit, "_train_spatial", lambda *_: ("spatial", 5))
+    monkeypatch.setattr(rows, "train_generator", lambda *_: (generator, 3))
+    monkeypatch.setattr(spatial, "train_generator", lambda *_: ("spatial", 5))
     images, said = Squares(40), []
     run = run_of(tmp_path, said.append)
     chosen = fit._choose_generator(run, images, part_of(images), images.x, classifier)
@@ -212,7 +152,7 @@ def test_a_generator_of_rows_stays_unless_it_blurs_or_is_not_recognized(
 
 @pytest.mark.parametrize("side", [8, 31])
 def test_small_images_have_a_generator_of_rows_and_no_choice(side, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit, "_train_generator", lambda *_: ("rows", 3))
+    monkeypatch.setattr(rows, "train_generator", lambda *_: ("rows", 3))
     images = Digits(60)
     images.shape = (1, 40, side)
     rest = (images, part_of(Digits(60)), images.x, colour)
@@ -233,46 +173,6 @@ def test_blur_is_a_share_of_the_distance_between_random_images():
     assert 0.3 < fit._blur(Blurred(), x) < 1
 
 
-def test_the_judge_learns_from_the_originals_in_their_order():
-    """Of every batch and its copies, rotated or mirrored, those are the first."""
-    images = Squares(270, 8, 8)
-    images.x = torch.rand(270, 3, 8, 8)
-
-    def corner(x):
-        return x[:, :2, 0, 0].softmax(1)
-
-    for orbit in (fit._alone, fit._mirrored, fit.d4_orbit):
-        train = part_of(images)
-        turns = len(list(orbit(train[:1])))
-        p = torch.cat([corner(x) for x in fit._orbits(train, orbit)])
-        first = torch.cat([part[:n] for part, n in fit._first_of_each(p, turns)])
-        assert torch.equal(first, corner(train[:]))
-
-
-def test_mirrored_images_are_used_where_the_classifier_does_not_mind():
-    train = part_of(Squares(40))
-
-    def left(x):
-        return torch.stack([x[..., :16].mean((1, 2, 3)), x[..., 16:].mean((1, 2, 3))], 1)
-
-    assert fit._mirrors(train, colour)
-    assert not fit._mirrors(train, left)
-
-
-def test_one_class_alone_is_refused_and_few_images_of_a_class_are_named(tmp_path):
-    said = []
-    run = run_of(tmp_path, said.append)
-    p = torch.eye(2)[[0] * 90 + [1]]
-    with pytest.raises(InputError, match="one class, red, to all of 90 .* at least 50 of each"):
-        fit._balance(run, p[:90], Squares.classes)
-    assert fit._balance(run, p, Squares.classes)
-    assert said == [
-        "Few images to learn a class from: blue 1. Below 50, expect counterfactuals of it to be "
-        "rare and all alike.",
-        "The classes are uneven (blue is rare), so each is drawn equally often.",
-    ]
-
-
 def test_advice_names_a_time_that_can_be_given(tmp_path, monkeypatch):
     poor = Agreement(torch.tensor([[1.0, 9.0], [0.0, 0.0]]), torch.zeros(2))
     monkeypatch.setattr(fit, "agreement", lambda *_: poor)
@@ -282,47 +182,12 @@ def test_advice_names_a_time_that_can_be_given(tmp_path, monkeypatch):
         fit._check_consistency(run, torch.zeros(10), model, colour, 3, False)
 
 
-def test_a_judge_that_does_not_agree_is_not_asked(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(fit, "_fit_judge", lambda *_: lambda x: colour(x).flip(1))
-    images = Squares(20)
-    judged = fit._train_judge(run_of(tmp_path, said.append), None, None, colour, images.x)
-    assert judged is colour
-    assert "agree on 0.0% of 20 held out, too few, so the classifier is its own judge" in said[0]
-
-
-def test_epochs_remember_what_was_spent(tmp_path):
-    run = run_of(tmp_path, minutes=1.0)
-    run.on_epoch("training")(fit.Epoch(1, 2, 0.0, 0.0))
-    assert 0 < json.loads(run.budget.path.read_text())["spent"] < 60
-
-
-def test_shares_of_the_time_leave_a_fifth_for_the_choice_of_plans():
-    shares = fit.TRY_SHARE, fit.AUTOENCODER_SHARE, fit.JUDGE_SHARE, fit.FLOW_SHARE
-    assert sum(shares) <= 0.8
-
-
-@pytest.mark.parametrize(("seconds", "epochs"), [(6.0, 1), (4.0, 2), (0.001, 3)])
-def test_a_flow_of_rows_keeps_to_the_minutes(seconds, epochs, tmp_path, monkeypatch):
-    """Two steps to an epoch; a third of a minute, or the three epochs that were wanted."""
-    monkeypatch.setattr(fit, "seconds_per_step", lambda _: seconds)
-    rows = torch.randn(100, 2)
-    train = part_of(Table(rows, ["a", "b"], [str(n) for n in range(100)]))
-
-    def sign(x):
-        return torch.eye(2)[(x[:, 0] > 0).long()]
-
-    run = run_of(tmp_path, minutes=1.0, flow_epochs=3)
-    _, record, _ = fit._train_flow(run, train, Identity(), sign, ("minus", "plus"))
-    assert record["flow epochs"] == epochs
-
-
 @pytest.fixture
 def tiny(monkeypatch):
     """Small networks for photographs, on a machine whose speed is known."""
     monkeypatch.setattr(spatial, "SIZES", ((16, 16),))
     monkeypatch.setattr(spatial, "seconds_per_step", lambda _: 0.2)
-    monkeypatch.setattr(fit, "seconds_per_step", lambda _: 0.05)
+    monkeypatch.setattr(judge, "seconds_per_step", lambda _: 0.05)
     monkeypatch.setattr(judge, "WIDTHS", (8, 16, 16))
     monkeypatch.setattr(guided_plans, "GUIDANCES", (3.0,))
     monkeypatch.setattr(guided_plans, "FIRST_LEAPS", ((6, 0.2), (4, 0.35)))
@@ -384,7 +249,7 @@ def test_an_interrupted_fit_of_photographs_resumes_to_the_same_weights(tiny, tmp
 
 @pytest.mark.slow
 def test_photographs_with_an_oracle_need_no_judge(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit, "train_judge", lambda *_, **__: pytest.fail("a judge was trained"))
+    monkeypatch.setattr(judge, "train_judge", lambda *_, **__: pytest.fail("a judge was trained"))
     asked = []
 
     def oracle(x):

@@ -6,6 +6,8 @@ import torch
 from leapfactual.jobs import judge
 from leapfactual.jobs.judge import Judge, train_judge
 
+from .conftest import Squares, colour, run_of
+
 
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
@@ -80,3 +82,14 @@ def test_it_resumes_to_the_same_answers(tmp_path):
 
 def test_the_network_takes_any_size_and_colour():
     assert Judge(3, 5)(torch.rand(2, 3, 33, 47)).shape == (2, 5)
+
+
+def test_a_judge_that_does_not_agree_is_not_asked(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(judge, "fit_judge", lambda *_: lambda x: colour(x).flip(1))
+    images = Squares(20)
+    judged = judge.train_second_opinion(
+        run_of(tmp_path, said.append), None, None, colour, images.x
+    )
+    assert judged is colour
+    assert "agree on 0.0% of 20 held out, too few, so the classifier is its own judge" in said[0]

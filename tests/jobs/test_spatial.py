@@ -10,7 +10,11 @@ import torch
 from leapfactual.fields import UNet2dField
 from leapfactual.jobs import spatial
 from leapfactual.jobs.budget import Budget
+from leapfactual.jobs.recipe import orbits
 from leapfactual.jobs.spatial import Trainer, _largest, build_autoencoder, duration, with_memory
+from leapfactual.training.augmentation import d4_orbit
+
+from .conftest import Squares, colour, part_of
 
 
 @pytest.mark.parametrize(
@@ -182,3 +186,29 @@ def test_a_flow_resumes_to_the_same_weights(trainer, tmp_path, balanced):
 )
 def test_durations_are_written_as_people_say_them(seconds, text):
     assert duration(seconds) == text
+
+
+def test_the_judge_learns_from_the_originals_in_their_order():
+    """Of every batch and its copies, rotated or mirrored, those are the first."""
+    images = Squares(270, 8, 8)
+    images.x = torch.rand(270, 3, 8, 8)
+
+    def corner(x):
+        return x[:, :2, 0, 0].softmax(1)
+
+    for orbit in (spatial._alone, spatial._mirrored, d4_orbit):
+        train = part_of(images)
+        turns = len(list(orbit(train[:1])))
+        p = torch.cat([corner(x) for x in orbits(train, orbit)])
+        first = torch.cat([part[:n] for part, n in spatial._first_of_each(p, turns)])
+        assert torch.equal(first, corner(train[:]))
+
+
+def test_mirrored_images_are_used_where_the_classifier_does_not_mind():
+    train = part_of(Squares(40))
+
+    def left(x):
+        return torch.stack([x[..., :16].mean((1, 2, 3)), x[..., 16:].mean((1, 2, 3))], 1)
+
+    assert spatial._mirrors(train, colour)
+    assert not spatial._mirrors(train, left)
