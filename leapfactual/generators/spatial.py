@@ -25,6 +25,10 @@ from .layers import Autoencoder, center_crop, check_images, check_latents, paddi
 
 # The variance of a latent stays between e^-12 and e^4, so that half precision can hold it.
 MIN_LOG_VARIANCE, MAX_LOG_VARIANCE = -12.0, 4.0
+# It begins at e^-6: noise as large as the latents would have to be unlearnt first.
+FIRST_LOG_VARIANCE = -6.0
+# Components that hardly vary are not blown up to those that do.
+MIN_STD = 1e-3
 
 
 class SpatialAutoencoder(Autoencoder):
@@ -33,6 +37,11 @@ class SpatialAutoencoder(Autoencoder):
     Two by two pixels are first taken together as channels, since convolutions at the full size
     would cost the most and see the least. Every further width halves the map. Images whose size
     that does not divide are padded by reflection, and cropped again.
+
+    Beside the networks stand linear shortcuts from patches of pixels to places of the map, and
+    back. :meth:`initialize` sets them to the principal components of patches, so that training
+    begins with the best linear autoencoder and the networks learn what it lacks: in the time that
+    a CPU has, that is most of the way.
 
     References:
         | High-Resolution Image Synthesis with Latent Diffusion Models (Rombach et al., 2022)
@@ -68,6 +77,11 @@ class SpatialAutoencoder(Autoencoder):
         self.blocks, self.kl_weight = checks.positive(blocks, "blocks"), kl_weight
         self.latent_shape = (channels, height, width)
         self.pad = padding(*self.shape[1:], 2 ** len(self.widths))
+        side = 2 ** len(self.widths)
+        self.project = nn.Conv2d(self.shape[0], channels, side, stride=side)
+        self.expand = nn.Sequential(
+            nn.Conv2d(channels, self.shape[0] * side**2, 1), nn.PixelShuffle(side)
+        )
         pixels, finest, coarsest = 4 * self.shape[0], self.widths[0], self.widths[-1]
         down: list[nn.Module] = [nn.PixelUnshuffle(2), nn.Conv2d(pixels, finest, 3, padding=1)]
         up: list[nn.Module] = [nn.Conv2d(channels, coarsest, 3, padding=1)]
@@ -90,7 +104,36 @@ class SpatialAutoencoder(Autoencoder):
             nn.Conv2d(finest, pixels, 3, padding=1),
             nn.PixelShuffle(2),
         )
+        for layer in (self.encoder[-1], self.decoder[-2]):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        nn.init.constant_(self.encoder[-1].bias[channels:], FIRST_LOG_VARIANCE)
         self.eval()
+
+    @torch.no_grad()
+    def initialize(self, x: Tensor) -> None:
+        r"""Sets the shortcuts to the principal components of patches, before training.
+
+        With the mean :math:`m`, the components :math:`v_k` and their standard deviations
+        :math:`s_k`, a patch :math:`u` becomes :math:`z_k = v_k^\top (u - m) / s_k`, and
+        :math:`m + \sum_k z_k s_k v_k` again.
+
+        Arguments:
+            x: Some hundred images.
+        """
+        check_images(x, self.shape)
+        expand, side = self.expand[0], self.project.stride[0]
+        u = F.pixel_unshuffle(_reflect(2 * x - 1, self.pad), side).permute(0, 2, 3, 1)
+        u = u.flatten(0, 2).double()
+        mean = u.mean(0)
+        variance, v = torch.linalg.eigh((u - mean).T @ (u - mean) / len(u))
+        v = v.T.flip(0)[: self.latent_shape[0]]
+        s = variance.flip(0)[: len(v)].clamp_min(0).sqrt().clamp_min(MIN_STD)[:, None]
+        self.project.weight[: len(v)] = (v / s).reshape(-1, *self.project.weight.shape[1:]).to(x)
+        self.project.bias[: len(v)] = -(v @ mean / s[:, 0]).to(x)
+        expand.weight.zero_()
+        expand.weight[:, : len(v), 0, 0] = (s * v).T.to(x)
+        expand.bias.copy_(mean)
 
     def encode(self, x: Tensor) -> Tensor:
         """Returns the means ``(B, D)`` of the latents of ``x``."""
@@ -112,13 +155,15 @@ class SpatialAutoencoder(Autoencoder):
         check_images(x, self.shape)
         x = _reflect(2 * x - 1, self.pad).contiguous(memory_format=torch.channels_last)
         mean, log_variance = self.encoder(x).chunk(2, dim=1)
+        mean = mean + self.project(x)
         log_variance = log_variance.clamp(MIN_LOG_VARIANCE, MAX_LOG_VARIANCE)
         return _flatten(mean), _flatten(log_variance)
 
     def _image(self, z: Tensor) -> Tensor:
         check_latents(z, self.features)
         channels, height, width = self.latent_shape
-        x = self.decoder(z.reshape(-1, height, width, channels).permute(0, 3, 1, 2))
+        z = z.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
+        x = self.decoder(z) + self.expand(z)
         return (center_crop(x, *self.shape[1:]) + 1) / 2
 
     def config(self) -> dict[str, object]:

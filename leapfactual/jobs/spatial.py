@@ -53,6 +53,8 @@ MIN_STEPS = 2000
 PERCEPTUAL_WEIGHT, ADVERSARIAL_WEIGHT = 0.2, 0.01
 SOLVER = Midpoint(3)
 MIN_BATCH = 8
+# Images whose patches an autoencoder begins with: a hundred thousand patches are plenty.
+MAX_FIRST_IMAGES = 512
 # Mirrored images are trained on too, if the classifier gives them the same class.
 MIN_MIRROR_AGREEMENT, MAX_MIRROR_IMAGES = 0.98, 200
 T = TypeVar("T")
@@ -151,6 +153,8 @@ class Trainer:
 
         size, epochs = self.budget.decide(f"autoencoder {batch}", choose)
         model = self._build(size)
+        rows = torch.linspace(0, len(self.train) - 1, min(len(self.train), MAX_FIRST_IMAGES))
+        model.initialize(self.train[rows.long()])
         log(
             f"Training a spatial autoencoder of {' × '.join(map(str, model.latent_shape))} "
             f"numbers for {epochs} epochs, about {duration(seconds)}; its sharpness is judged by "

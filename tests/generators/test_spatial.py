@@ -58,7 +58,7 @@ def test_a_latent_holds_its_map_with_the_channels_last():
     model = small()
     x = torch.rand(2, 3, 16, 16)
     with torch.no_grad():
-        mean = model.encoder(2 * x - 1).chunk(2, dim=1)[0]
+        mean = model.encoder(2 * x - 1).chunk(2, dim=1)[0] + model.project(2 * x - 1)
         z = model.encode(x)
         for row, column, channel in ((0, 0, 1), (2, 3, 0), (1, 2, 3)):
             place = (row * 4 + column) * 4 + channel
@@ -113,6 +113,40 @@ def test_the_field_of_maps_reads_the_same_places():
         assert (weight.sum(0) @ torch.arange(18.0).double()).item() == pytest.approx(16, abs=1)
 
 
+@pytest.mark.parametrize(("shape", "channels"), [((1, 16, 24), 5), ((3, 13, 18), 7)])
+def test_it_begins_with_the_principal_components_of_patches(shape, channels):
+    model = SpatialAutoencoder(shape, channels, widths=(4, 8), blocks=1)
+    x = torch.rand(40, *shape).cumsum(2).cumsum(3)
+    x = x / x.amax((1, 2, 3), keepdim=True)
+    model.initialize(x)
+    padded = nn.functional.pad(x, model.pad, mode="reflect")
+    patches = nn.functional.unfold(padded, 4, stride=4).transpose(1, 2).flatten(0, 1)
+    mean = patches.mean(0)
+    v = torch.linalg.svd(patches - mean, full_matrices=False).Vh[:channels]
+    wanted = nn.functional.fold(
+        ((patches - mean) @ v.T @ v + mean).reshape(40, -1, patches.shape[1]).transpose(1, 2),
+        padded.shape[2:],
+        4,
+        stride=4,
+    )
+    left, _, top, _ = model.pad
+    wanted = wanted[..., top : top + shape[1], left : left + shape[2]].clamp(0, 1)
+    with torch.no_grad():
+        z = model.encode(x)
+        torch.testing.assert_close(model.decode(z), wanted, rtol=0, atol=1e-4)
+    maps = z.reshape(-1, channels)
+    torch.testing.assert_close(maps.mean(0), torch.zeros(channels), rtol=0, atol=1e-3)
+    torch.testing.assert_close(maps.std(0), torch.ones(channels), rtol=0, atol=0.02)
+
+
+def test_more_channels_than_a_patch_has_pixels_are_as_good():
+    model = SpatialAutoencoder((1, 8, 8), 9, widths=(4,), blocks=1)
+    x = torch.rand(20, 1, 8, 8)
+    model.initialize(x)
+    with torch.no_grad():
+        torch.testing.assert_close(model.decode(model.encode(x)), x, rtol=0, atol=1e-5)
+
+
 def test_padding_is_by_reflection_and_is_cropped_again():
     model = small((1, 13, 18), 2, (4, 8))
     x = torch.rand(2, 1, 13, 18)
@@ -131,6 +165,7 @@ def test_the_objective_by_hand():
     x = torch.rand(4, 1, 8, 8)
     loss, x_hat = model.loss(x, torch.Generator().manual_seed(0))
     mean, log_variance = model.encoder(2 * x - 1).chunk(2, dim=1)
+    mean = mean + model.project(2 * x - 1)
     kl = torch.distributions.kl_divergence(
         torch.distributions.Normal(mean, (log_variance / 2).exp()),
         torch.distributions.Normal(0, 1),
