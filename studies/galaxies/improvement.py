@@ -20,6 +20,7 @@ from leapfactual.explainer import default_batch_size
 from leapfactual.explanation import Explanation
 from leapfactual.jobs.pairs import all_pairs
 from leapfactual.metrics.standard import auroc
+from leapfactual.types import Classifier
 
 from .tables import MIN_TYPICALITY, three_ways
 from .training import Galaxies, Parts, Settings
@@ -61,7 +62,7 @@ def make(parts: Parts, train_set: Galaxies, settings: Settings) -> dict[str, Cou
     for r, t in zip(torch.split(rows, size), torch.split(target, size), strict=True):
         for name, e in three_ways(parts, train_set.x[parts.few[r]], t, settings).items():
             pieces.setdefault(name, []).append(_filter(parts, e))
-    return {name: _join(made) for name, made in pieces.items()}
+    return {name: join(made) for name, made in pieces.items()}
 
 
 @torch.no_grad()
@@ -75,7 +76,8 @@ def _filter(parts: Parts, e: Explanation) -> Counterfactuals:
     return Counterfactuals(e.counterfactual, e.target, e.valid, typical, agreed, right)
 
 
-def _join(made: list[Counterfactuals]) -> Counterfactuals:
+def join(made: list[Counterfactuals]) -> Counterfactuals:
+    """Returns several pieces as one set."""
     names = [field.name for field in fields(Counterfactuals)]
     return Counterfactuals(*(torch.cat([getattr(part, name) for part in made]) for name in names))
 
@@ -176,11 +178,11 @@ def measure_improvement(
     """Returns how well each classifier does, by ``setting | method | metric``."""
     rare = rarest(train_set.y[parts.few])
     pace = train_set.pace(parts.few, settings.weak_epochs, settings.least_steps)
-    baseline = evaluate(parts.weak, test_set, rare)
+    baseline = evaluate(parts.weak, test_set.x, test_set.y, rare)
     numbers = {f"{name}: retraining | {BASELINE} | {m}": v for m, v in baseline.items()}
 
     def note(method: str, classifier: BatchedClassifier) -> None:
-        for metric, value in evaluate(classifier, test_set, rare).items():
+        for metric, value in evaluate(classifier, test_set.x, test_set.y, rare).items():
             numbers[f"{name}: retraining | {method} | {metric}"] = value
             gain = value - baseline[metric]
             numbers[f"{name}: retraining | {method} | gain in {metric}"] = gain
@@ -239,17 +241,17 @@ def describe(of: Counterfactuals) -> dict[str, float]:
     }
 
 
-def evaluate(classifier: BatchedClassifier, test_set: Galaxies, rare: int) -> dict[str, float]:
+def evaluate(classifier: Classifier, x: Tensor, y: Tensor, rare: int) -> dict[str, float]:
     """Returns accuracy, area under the curve, balanced accuracy and that on the rarest class.
 
     Classes of which there is no test galaxy do not count.
     """
-    p = classifier(test_set.x)
-    right = (p.argmax(1) == test_set.y).double()
-    of_class = torch.stack([right[test_set.y == k].mean() for k in range(p.shape[1])])
+    p = classifier(x)
+    right = (p.argmax(1) == y).double()
+    of_class = torch.stack([right[y == k].mean() for k in range(p.shape[1])])
     return {
         "ACC": right.mean().item(),
-        "AUC": auroc(torch.cat([p.double(), test_set.y[:, None].double()], 1)).item(),
+        "AUC": auroc(torch.cat([p.double(), y[:, None].double()], 1)).item(),
         "balanced ACC": of_class.nanmean().item(),
         "ACC on the rarest class": of_class[rare].item(),
     }

@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -99,9 +100,10 @@ def train_classifier(
     batch_size: int = BATCH,
     learning_rate: float = 1e-3,
     weight_decay: float = 0.05,
+    augment: Callable[[Tensor, torch.Generator], Tensor] = random_rotation,
     seed: int = 0,
 ) -> None:
-    """Trains a network on labelled images, rotated and mirrored at random, in place.
+    """Trains a network on labelled images, by default rotated and mirrored at random, in place.
 
     The rate rises for a fifth of the steps and then falls to zero.
     """
@@ -113,7 +115,7 @@ def train_classifier(
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         adam.zero_grad(set_to_none=True)
-        x = random_rotation(x, rng).contiguous(memory_format=layout)
+        x = augment(x, rng).contiguous(memory_format=layout)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=mixed, cache_enabled=False):
             loss = F.cross_entropy(network(x), y)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -12,8 +12,9 @@ from leapfactual.errors import InputError
 from leapfactual.generators import Identity, SpatialAutoencoder
 from leapfactual.jobs import fit, guided_plans, judge, rows, spatial
 from leapfactual.jobs.consistency import Agreement
-from leapfactual.jobs.fit import PoorAgreement, Recipe, fit_bundle
+from leapfactual.jobs.fit import PoorAgreement, fit_bundle
 from leapfactual.jobs.labels import Votes
+from leapfactual.jobs.recipe import Recipe
 
 from .conftest import Digits, Squares, colour, part_of, run_of
 
