@@ -150,10 +150,9 @@ def _pictures(
             "those of each class into a folder of its own."
         )
     if images.broken:
-        first = images.broken[0]
         warnings.warn(
-            f"{len(images.broken)} of {path} were left out. The first, {first.name}: "
-            f"{first.reason} All stand in leapfactual.data.open_images({str(path)!r}).broken.",
+            f"{len(images.broken)} of {path} were left out. The first: {images.broken[0]} All "
+            f"stand in leapfactual.data.open_images({str(path)!r}).broken.",
             stacklevel=3,
         )
     rows = _split(path, images.labels, share, seed, images.classes)

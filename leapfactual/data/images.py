@@ -134,7 +134,7 @@ def open_images(
         raise InputError(f"`channels` must be 1 or 3, got {channels!r}.")
     shape: tuple[int, int, int] | None = None
     rows = []
-    broken = list(where.left_out)
+    broken = []
     for row, image in _each(where):
         try:
             if not isinstance(image, Tensor):
@@ -151,13 +151,12 @@ def open_images(
         if on_image is not None:
             on_image(row + 1, len(where))
     if shape is None or not rows:
-        tried = broken[len(where.left_out) :]
-        first = f" The first: {tried[0]}" if tried else ""
+        first = f" The first: {broken[0]}" if broken else ""
         raise InputError(
-            f"there is no image in {source} that can be read: {len(tried)} were tried.{first} "
+            f"there is no image in {source} that can be read: {len(broken)} were tried.{first} "
             f"Give a folder or a zip with files of the kinds {', '.join(SUFFIXES)}."
         )
-    return Images(where, rows, shape, broken, crop=crop)
+    return Images(where, rows, shape, [*broken, *where.left_out], crop=crop)
 
 
 def _each(where: Source) -> Iterator[tuple[int, Tensor | InputError | MissingData]]:
