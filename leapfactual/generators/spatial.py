@@ -79,9 +79,7 @@ class SpatialAutoencoder(Autoencoder):
         self.pad = padding(*self.shape[1:], 2 ** len(self.widths))
         side = 2 ** len(self.widths)
         self.project = nn.Conv2d(self.shape[0], channels, side, stride=side)
-        self.expand = nn.Sequential(
-            nn.Conv2d(channels, self.shape[0] * side**2, 1), nn.PixelShuffle(side)
-        )
+        self.expand = nn.Conv2d(channels, self.shape[0] * side**2, 1)
         pixels, finest, coarsest = 4 * self.shape[0], self.widths[0], self.widths[-1]
         down: list[nn.Module] = [nn.PixelUnshuffle(2), nn.Conv2d(pixels, finest, 3, padding=1)]
         up: list[nn.Module] = [nn.Conv2d(channels, coarsest, 3, padding=1)]
@@ -94,20 +92,20 @@ class SpatialAutoencoder(Autoencoder):
             up += [nn.Upsample(scale_factor=2)] if n else []
             up += [_Block(after if b else before, after) for b in range(blocks)]
             before = after
-        self.encoder = nn.Sequential(
-            *down, _Norm(coarsest), nn.SiLU(), nn.Conv2d(coarsest, 2 * channels, 3, padding=1)
-        )
+        inner = nn.Conv2d(coarsest, 2 * channels, 3, padding=1)
+        outer = nn.Conv2d(finest, pixels, 3, padding=1)
+        for layer in (inner, outer):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        nn.init.constant_(inner.bias[channels:], FIRST_LOG_VARIANCE)  # type: ignore[index]
+        self.encoder = nn.Sequential(*down, _Norm(coarsest), nn.SiLU(), inner)
         self.decoder = nn.Sequential(
             *up,
             _Norm(finest),
             nn.SiLU(),
-            nn.Conv2d(finest, pixels, 3, padding=1),
+            outer,
             nn.PixelShuffle(2),
         )
-        for layer in (self.encoder[-1], self.decoder[-2]):
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
-        nn.init.constant_(self.encoder[-1].bias[channels:], FIRST_LOG_VARIANCE)
         self.eval()
 
     @torch.no_grad()
@@ -122,15 +120,17 @@ class SpatialAutoencoder(Autoencoder):
             x: Some hundred images.
         """
         check_images(x, self.shape)
-        expand, side = self.expand[0], self.project.stride[0]
+        project, expand, side = self.project, self.expand, self.project.stride[0]
+        assert project.bias is not None
+        assert expand.bias is not None
         u = F.pixel_unshuffle(_reflect(2 * x - 1, self.pad), side).permute(0, 2, 3, 1)
         u = u.flatten(0, 2).double()
         mean = u.mean(0)
         variance, v = torch.linalg.eigh((u - mean).T @ (u - mean) / len(u))
         v = v.T.flip(0)[: self.latent_shape[0]]
         s = variance.flip(0)[: len(v)].clamp_min(0).sqrt().clamp_min(MIN_STD)[:, None]
-        self.project.weight[: len(v)] = (v / s).reshape(-1, *self.project.weight.shape[1:]).to(x)
-        self.project.bias[: len(v)] = -(v @ mean / s[:, 0]).to(x)
+        project.weight[: len(v)] = (v / s).reshape(-1, *project.weight.shape[1:]).to(x)
+        project.bias[: len(v)] = -(v @ mean / s[:, 0]).to(x)
         expand.weight.zero_()
         expand.weight[:, : len(v), 0, 0] = (s * v).T.to(x)
         expand.bias.copy_(mean)
@@ -163,7 +163,7 @@ class SpatialAutoencoder(Autoencoder):
         check_latents(z, self.features)
         channels, height, width = self.latent_shape
         z = z.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
-        x = self.decoder(z) + self.expand(z)
+        x = self.decoder(z) + F.pixel_shuffle(self.expand(z), self.project.stride[0])
         return (center_crop(x, *self.shape[1:]) + 1) / 2
 
     def config(self) -> dict[str, object]:
