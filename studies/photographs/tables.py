@@ -105,9 +105,11 @@ def measure(bundle: Bundle, subject: Subject, walks: Walks, meter: Meter) -> dic
         ]
         numbers |= {f"{key} | {metric.name}": metric.mean(e) for metric in metrics}
         numbers |= _similarity(key, e, meter, random)
-        compared = split_half(meter.features.rows(e.counterfactual[e.valid].clamp(0, 1)), real)
-        numbers[f"{key} | Fréchet"] = compared.distance
-        numbers[f"{key} | Fréchet of real halves"] = compared.floor
+        made = meter.features.rows(e.counterfactual[e.valid].clamp(0, 1))
+        if len(made) > 1:
+            compared = split_half(made, real)
+            numbers[f"{key} | Fréchet"] = compared.distance
+            numbers[f"{key} | Fréchet of real halves"] = compared.floor
     return numbers
 
 
