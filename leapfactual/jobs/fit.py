@@ -30,7 +30,7 @@ from .consistency import GOOD_AGREEMENT, MIN_AGREEMENT, Agreement, agreement
 from .job import OnProgress
 from .judge import fit_judge, train_second_opinion
 from .labels import NearestNeighbors, Votes
-from .plans import HeldOut, PlanSearch
+from .plans import HeldOut, PlanSearch, relative
 from .recipe import BATCH_SIZE, TRY_SHARE, Part, Recipe, Run, evenly_spaced, split
 from .subject import Log, summarize_data
 
@@ -208,12 +208,9 @@ def _choose_generator(
 @torch.no_grad()
 def _blur(generator: Generator, x: Tensor) -> float:
     """Returns the distance of reconstructions, as a share of that between random images."""
-    distance = best_distance(min(x.shape[2:]))[0].to(x.device)
-    near, far = [], []
-    for a, b in zip(torch.split(x, 64), torch.split(x.roll(len(x) // 2, 0), 64), strict=True):
-        near.append(distance(generator.decode(generator.encode(a)), a))
-        far.append(distance(b, a))
-    return (torch.cat(near).mean() / torch.cat(far).mean()).item()
+    distance = relative(best_distance(min(x.shape[2:]))[0].to(x.device), x)
+    parts = [generator.decode(generator.encode(part)) for part in torch.split(x, BATCH_SIZE)]
+    return distance(torch.cat(parts), x).mean().item()
 
 
 def _surrogate(

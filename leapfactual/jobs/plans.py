@@ -152,7 +152,7 @@ class HeldOut:
         seen = (~flow.quantiles.isnan().all(1)).nonzero()[:, 0].tolist()
         among = seen if 1 < len(seen) < flow.classes else None
         self.target = random_targets(self.source, flow.classes, seed, among)
-        self.distance = None if distance is None else _relative(distance, x)
+        self.distance = None if distance is None else relative(distance, x)
 
     def _reconstruct(self, x: Tensor) -> Tensor:
         return self.generator.decode(self.generator.encode(x))
@@ -328,7 +328,7 @@ def _labels(classifier: Classifier, x: Tensor) -> Tensor:
     return torch.cat([in_halves(classifier, part).argmax(1) for part in parts])
 
 
-def _relative(distance: Distance, x: Tensor) -> Distance:
+def relative(distance: Distance, x: Tensor) -> Distance:
     """Returns a distance in shares of that between images that have nothing to do with another."""
 
     @torch.no_grad()
