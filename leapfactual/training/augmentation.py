@@ -39,5 +39,6 @@ def random_rotation(x: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def random_mirror(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Mirrors all images, or none."""
-    return x.flip(3) if int(torch.randint(2, (1,), generator=rng, device=x.device)) else x
+    """Mirrors half of the images, drawn anew each time."""
+    mirrored = torch.rand(len(x), 1, 1, 1, generator=rng, device=x.device) < 0.5
+    return torch.where(mirrored, x.flip(3), x)

@@ -2,7 +2,7 @@
 
 import torch
 
-from leapfactual.training.augmentation import d4_orbit, random_d4, random_rotation
+from leapfactual.training.augmentation import d4_orbit, random_d4, random_mirror, random_rotation
 
 
 def test_the_orbit_of_d4_has_eight_images_and_nothing_is_lost():
@@ -41,3 +41,11 @@ def test_rotation_mirrors_half_of_them():
     ]
     side = where[0][:, 0] * where[1][:, 1] - where[0][:, 1] * where[1][:, 0]
     assert 0.4 < (side > 0).double().mean() < 0.6
+
+
+def test_each_image_is_mirrored_or_not_by_itself():
+    x = torch.rand(400, 1, 3, 5)
+    found = random_mirror(x, torch.Generator().manual_seed(0))
+    mirrored = (found == x.flip(3)).flatten(1).all(1)
+    assert 0.4 < mirrored.double().mean() < 0.6
+    assert torch.equal(found[~mirrored], x[~mirrored])
