@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,16 @@ def check_choice(value: str, known: Iterable[str], name: str) -> None:
     """Checks that an option is one of those that are known."""
     if value not in known:
         raise InputError(f"`{name}` must be one of {list(known)}, got {value!r}.")
+
+
+@contextmanager
+def _seeded_dropout(rng: torch.Generator) -> Iterator[None]:
+    """Seeds torch's own generator, which dropout draws from, and gives it back as it was."""
+    on_gpu = rng.device.type == "cuda"
+    with torch.random.fork_rng(devices=[rng.device] if on_gpu else []):
+        seed = torch.cuda.manual_seed if on_gpu else torch.default_generator.manual_seed
+        seed(rng.initial_seed())
+        yield
 
 
 class _Writer:
@@ -203,11 +214,14 @@ class Loop:
                 take = CapturedStep(partial(step, objective_at(epoch)), rng, capture)
             reseed(rng, self.seed, epoch)
             total = torch.zeros((), device=rng.device)
-            for n, batch in enumerate(batches(), epoch * steps):
-                rate = learning_rate_at(self.schedule, self.learning_rate, n, self.epochs * steps)
-                for each in state.optimizers.values():
-                    set_learning_rate(each, rate)
-                total += take(*batch) * len(batch[0])
+            with _seeded_dropout(rng):
+                for n, batch in enumerate(batches(), epoch * steps):
+                    rate = learning_rate_at(
+                        self.schedule, self.learning_rate, n, self.epochs * steps
+                    )
+                    for each in state.optimizers.values():
+                        set_learning_rate(each, rate)
+                    total += take(*batch) * len(batch[0])
             self._check(state, total.item() / rows, advice)
             state.losses.append(total.item() / rows)
             if self.checkpoint is not None and (writer.due or epoch + 1 == self.epochs):

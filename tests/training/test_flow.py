@@ -80,9 +80,11 @@ def maps(n=64):
     return (z.reshape(n, 12, 2) * torch.tensor([0.2, 5.0])).flatten(1), torch.eye(2)[y]
 
 
-def train_maps(**options):
+def train_maps(dropout=0.0, **options):
     torch.manual_seed(0)
-    field = lf.fields.UNet2dField((2, 4, 3), 2, channels=8, multipliers=(1, 2), blocks=1)
+    field = lf.fields.UNet2dField(
+        (2, 4, 3), 2, channels=8, multipliers=(1, 2), blocks=1, dropout=dropout
+    )
     flow = lf.Flow(field, lf.Midpoint(2))
     settings = {"epochs": 6, "batch_size": 16, "learning_rate": 1e-2, **options}
     return flow, lf.fit(flow, *maps(), standardize=True, **settings)
@@ -100,9 +102,9 @@ def test_the_unet_of_maps_learns_too(precision):
     assert torch.equal(flow.scale, flow.scale[:2].repeat(12))
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_maps_resume_exactly(precision, tmp_path):
-    options = {"precision": precision, "ema": 0.99, "epochs": 3}
+@pytest.mark.parametrize(("precision", "dropout"), [("float32", 0.5), ("bfloat16", 0.0)])
+def test_maps_resume_exactly(precision, dropout, tmp_path):
+    options = {"precision": precision, "dropout": dropout, "ema": 0.99, "epochs": 3}
 
     def stop(epoch):
         if epoch.number == 1:
@@ -115,6 +117,15 @@ def test_maps_resume_exactly(precision, tmp_path):
     resumed, again = train_maps(**options, checkpoint=path)
     assert again == losses
     assert_equal_flows(whole, resumed)
+
+
+def test_dropout_leaves_other_random_numbers_alone():
+    torch.manual_seed(7)
+    wanted = torch.rand(3)
+    field = lf.fields.UNet2dField((2, 4, 3), 2, channels=8, blocks=1, dropout=0.5)
+    torch.manual_seed(7)
+    lf.fit(lf.Flow(field, lf.Midpoint(2)), *maps(), epochs=1, standardize=True)
+    assert torch.equal(torch.rand(3), wanted)
 
 
 def test_mixed_precision_is_close_and_is_remembered(tmp_path):
