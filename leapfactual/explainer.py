@@ -28,7 +28,7 @@ from .walk import Walker
 # On a CPU a batch should stay in the cache on its way through a decoder, whose activations are
 # some dozen times the image; on a GPU it should be large enough to keep the device busy.
 CPU_BATCH_VALUES, MAX_CPU_BATCH = 2**18, 4096
-GPU_BATCH_VALUES, MAX_GPU_BATCH = 2**23, 16_384
+GPU_BATCH_VALUES, MAX_GPU_BATCH = 2**25, 10_240
 
 
 class Explainer(ABC):

@@ -230,6 +230,27 @@ class Flow(nn.Module):
         u = self.solver.integrate(v, self._standardized(z), start, end)
         return u * self.scale + self.mean
 
+    def round_trip(
+        self,
+        z: Tensor,
+        c: Tensor,
+        c_target: Tensor,
+        *,
+        lift: float,
+        land: float,
+        guidance: float = 1.0,
+        other: Tensor | None = None,
+    ) -> Tensor:
+        """Lifts and lands, without any check of inputs and outputs."""
+        if lift == 0:
+            return self.integrate(z, c_target, land, 0.0, 1.0, guidance=guidance, other=other)
+        if not len(z):
+            return z.clone()
+        down = _Velocity(self.field, c.to(self.mean), lift)
+        up = _Velocity(self.field, c_target.to(self.mean), land, guidance, other)
+        u = self.solver.round_trip(down, up, self._standardized(z))
+        return u * self.scale + self.mean
+
     def trace(self, z: Tensor, c: Tensor, gamma: float, times: list[float]) -> Tensor:
         """Returns where a transport passes: ``z`` at each of the ``times``, the start among them.
 

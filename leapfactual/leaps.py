@@ -61,8 +61,7 @@ def leap(
         c_source: The condition to be guided away from, with shape ``(B, K)``. Defaults to ``c``.
     """
     other = c if c_source is None else c_source
-    z_lift = flow.integrate(z, c, lift, 1.0, 0.0)
-    z_land = flow.integrate(z_lift, c_target, land, 0.0, 1.0, guidance=guidance, other=other)
+    z_land = flow.round_trip(z, c, c_target, lift=lift, land=land, guidance=guidance, other=other)
     if not checks.capturing(z_land) and not torch.isfinite(z_land).all():
         lifted = flow.lift(z, c, lift)
         return flow.land(lifted, c_target, land, guidance=guidance, other=other)

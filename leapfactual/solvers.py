@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from . import checks
@@ -43,6 +44,16 @@ class Solver(ABC):
             start: The time to start from.
             end: The time to go to; smaller than ``start`` to go back.
         """
+
+    def round_trip(self, down: Velocity, up: Velocity, z: Tensor) -> Tensor:
+        """Returns where ``z`` is after going from 1 to 0 along a velocity, and back along another.
+
+        Arguments:
+            down: The velocity of the way to 0.
+            up: The velocity of the way back.
+            z: The state at the beginning, with shape ``(B, D)``.
+        """
+        return self.integrate(up, self.integrate(down, z, 1.0, 0.0), 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,42 @@ class Midpoint(FixedStep):
     """The midpoint method, of order 2; a few steps are often enough, and fast."""
 
     order, a, b = 2, (0.0, 0.5), (0.0, 1.0)
+
+
+class RetracedMidpoint(Midpoint):
+    r"""The midpoint method, whose way back retraces the way there.
+
+    With :math:`y` the way down along :math:`v`, the way up along :math:`w` is :math:`y + d`, where
+
+    .. math:: \frac{dd}{dt} = w(t, y + d) - v(t, y) , \qquad d(0) = 0 ,
+
+    and :math:`y`, :math:`v` are those that the way down met. It is the same path in the limit, but
+    where :math:`w` is :math:`v` it comes back exactly, in however few steps: only what differs
+    between the two is integrated, and only that has an error.
+
+    Photographs need this. Three plain steps down and up under one class change a latent map by
+    half of its standard deviation, which is more than another class would.
+    """
+
+    def round_trip(self, down: Velocity, up: Velocity, z: Tensor) -> Tensor:
+        """See :meth:`Solver.round_trip`."""
+        h, y = 1 / self.steps, z
+        here, between = [], []
+        for n in range(self.steps, 0, -1):
+            v = down(z.new_full((), n * h), y)
+            here.append((y, v))
+            middle = y.add(v, alpha=-h / 2)
+            v = down(z.new_full((), (n - 0.5) * h), middle)
+            between.append((middle, v))
+            y = y.add(v, alpha=-h)
+        here.append((y, down(z.new_full((), 0.0), y)))
+        d = torch.zeros_like(z)
+        for n in range(self.steps):
+            (y, v), (middle, v_middle) = here[-1 - n], between[-1 - n]
+            w = up(z.new_full((), n * h), y + d)
+            w = up(z.new_full((), (n + 0.5) * h), middle + d.add(w - v, alpha=h / 2))
+            d = d.add(w - v_middle, alpha=h)
+        return z + d
 
 
 class Heun(FixedStep):
@@ -143,5 +190,5 @@ class Dopri5(Solver):
 
 
 SOLVERS: dict[str, type[Solver]] = {
-    solver.__name__: solver for solver in (Euler, Midpoint, Heun, RK4, Dopri5)
+    solver.__name__: solver for solver in (Euler, Midpoint, RetracedMidpoint, Heun, RK4, Dopri5)
 }

@@ -25,8 +25,8 @@ every step and results that are not wanted are dropped. Then nothing has to be k
 and the whole walk can be captured as one CUDA graph.
 """
 
-from collections.abc import Callable, Sequence
 from collections.abc import Generator as Coroutine
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -39,7 +39,7 @@ from .explanation import Explanation, Trajectory
 from .flow import Flow
 from .imaging import keep_pixels, paste
 from .leaps import Stage, Tightening
-from .solvers import Solver
+from .solvers import Solver, Velocity
 from .types import Classifier, Generator
 
 T = TypeVar("T")
@@ -57,16 +57,20 @@ class CountingSolver(Solver):
     def __init__(self, solver: Solver) -> None:
         self.solver, self.nfe = solver, 0
 
-    def integrate(
-        self, v: Callable[[Tensor, Tensor], Tensor], z: Tensor, start: float, end: float
-    ) -> Tensor:
+    def integrate(self, v: Velocity, z: Tensor, start: float, end: float) -> Tensor:
         """See :meth:`Solver.integrate`."""
+        return self.solver.integrate(self._counted(v), z, start, end)
 
+    def round_trip(self, down: Velocity, up: Velocity, z: Tensor) -> Tensor:
+        """See :meth:`Solver.round_trip`."""
+        return self.solver.round_trip(self._counted(down), self._counted(up), z)
+
+    def _counted(self, v: Velocity) -> Velocity:
         def counted(t: Tensor, u: Tensor) -> Tensor:
             self.nfe += getattr(v, "evaluations", 1)
             return v(t, u)
 
-        return self.solver.integrate(counted, z, start, end)
+        return counted
 
     def __repr__(self) -> str:
         return repr(self.solver)
@@ -142,7 +146,9 @@ class Walker:
         counter = CountingSolver(self.flow.solver)
         flow = self.flow.with_solver(counter)
         canvas = self._canvas(z, x)
-        image, p = yield from self._query(z, self.generator, canvas)
+        decoded = None if canvas is None else canvas.start
+        image = self.generator.decode(z) if decoded is None else decoded
+        image, p = yield from self._query(z, image, canvas)
         state, c_source = State(y, z, image, p, self, canvas), flow.condition(p)
         for number, stage in enumerate(self.plan):
             if state.has_pending and stage.n and (not stage.open_loop or stage.confidence < 1):
@@ -183,7 +189,9 @@ class Walker:
 
     def render(self, z: Tensor, generator: Generator, canvas: Canvas | None) -> Tensor:
         """Returns the images of ``z``, on a canvas if there is one."""
-        image = generator.decode(z)
+        return self._show(z, generator.decode(z), canvas)
+
+    def _show(self, z: Tensor, image: Tensor, canvas: Canvas | None) -> Tensor:
         checks.one_row_each(image, z, "the generator's decode")
         if canvas is None:
             return image
@@ -232,10 +240,10 @@ class Walker:
         return ALL_ROWS if self.masked else mask.nonzero()[:, 0]
 
     def _query(
-        self, z: Tensor, generator: Generator, canvas: Canvas | None
+        self, z: Tensor, decoded: Tensor, canvas: Canvas | None
     ) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Yields the images of ``z`` and returns them with the answer."""
-        image = self.render(z, generator, canvas)
+        """Yields the images of ``z``, as they are shown, and returns them with the answer."""
+        image = self._show(z, decoded, canvas)
         checks.finite(image, "the generator's image")
         p = yield image
         checks.probabilities(p, len(z), self.flow.classes, "the classifier's answer")
@@ -245,8 +253,9 @@ class Walker:
         self, state: "State", mask: Tensor, rows: Rows, taken: Tensor, z: Tensor
     ) -> Coroutine[Tensor, Tensor, Tensor]:
         """Queries some of the iterates, updates the state and returns the answers."""
+        generator = self.draft or self.generator
         image, p = yield from self._query(
-            z[rows], self.draft or self.generator, state.canvas and state.canvas.take(rows)
+            z[rows], generator.decode(z[rows]), state.canvas and state.canvas.take(rows)
         )
         state.observe(mask, rows, taken, z, image, p)
         return p
@@ -260,7 +269,7 @@ class State:
         z: The latents that images start from, ``(B, D)``.
         image: Their reconstructions.
         p: The classifier's answers on those, ``(B, K)``.
-        walker: The walker. In a masked walk no images are kept.
+        walker: The walker. Of a masked walk, or of drafts, no images are kept.
         canvas: The images that decoded pictures are shown on, if there are.
     """
 
@@ -276,7 +285,8 @@ class State:
         self.walker, self.canvas = walker, canvas
         self.start, self.reconstruction, self.source = z, image, p.argmax(1)
         self.target, self.z, self.p = target, z, p
-        self.image = None if walker.masked else image.clone()
+        kept = walker.draft is None and not walker.masked
+        self.image = image.clone() if kept else None
         self.reached = self.source == target
         self.first = torch.where(self.reached, 0, -1)
         self.leaps, self.taken, self.nfe = (torch.zeros_like(target) for _ in range(3))

@@ -178,7 +178,7 @@ def test_a_masked_walk_keeps_to_the_mask(shipped, x, soft, name):
     wanted = explainer(shipped, PLANS[name], mask=soft).explain(x, TARGET)
     graphs = WalkGraphs(copies, shipped.bundle.flow, PLANS[name], soft)
     with torch.no_grad():
-        *found, none = graphs.masked_walk(copies.networks, shipped.bundle.flow, True, z, TARGET, x)
+        *found, none = graphs.walk(copies.networks, shipped.bundle.flow, True, z, TARGET, x)
     assert not none.any()
     for key, tensor in zip(NAMES, found, strict=True):
         torch.testing.assert_close(tensor, getattr(wanted, key), rtol=0, atol=1e-3)
@@ -196,7 +196,7 @@ def test_a_drafted_walk_ends_in_full_precision(shipped, x, soft):
         z = shipped.bundle.generator.encode(x)
         copies.refresh(z)
         graphs, draft = WalkGraphs(copies, flow, plan, soft), copies.originals.fuse(torch.float16)
-        *found, ambiguous = graphs.masked_walk(draft, half_precision(flow), False, z, TARGET, x)
+        *found, ambiguous = graphs.walk(draft, half_precision(flow), False, z, TARGET, x)
     made = dict(zip(NAMES, found, strict=True))
     wanted = explainer(shipped, plan, mask=soft).explain(x, TARGET)
     outside = (soft == 0).expand(x.shape)

@@ -40,6 +40,11 @@ class Networks:
         parts = _module(self.generator), _module(self.classifier)
         return all(isinstance(part, nn.Module) and _is_frozen(part) for part in parts)
 
+    @property
+    def drafts(self) -> bool:
+        """Whether the generator can be copied in half precision."""
+        return isinstance(self.generator, nn.Module) and _is_frozen(self.generator)
+
     def fuse(self, dtype: torch.dtype) -> "Networks":
         """Returns fused copies in some precision; what is no module stays as it is."""
         generator, classifier = self.generator, self.classifier

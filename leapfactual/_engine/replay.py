@@ -14,18 +14,23 @@ all.
 An image for which draft and full precision disagree, or which has left the target class at the end
 of an open-loop stage, is *ambiguous*. Those are few, and are walked again by an *exact* graph: in
 full precision and with every query made.
+
+A U-Net on maps is a hundred times as dear as launching it, so that images which have arrived must
+not walk on. There a walk is *gathered*: step by step, with the rows that still take part. Only the
+field is captured, for the few rows that are left in the end or asked about one by one.
 """
 
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ..explanation import Explanation
-from ..fields import FIELDS, VelocityField
+from ..fields import FIELDS, UNet2dField, VelocityField
 from ..flow import Flow
 from ..leaps import Stage
 from ..solvers import FixedStep
@@ -33,12 +38,15 @@ from ..walk import Walker, drive
 from .copies import MAX_PROBES, Copies, Networks, weights
 from .cuda_graphs import capture, to_memory_format
 
+GATHERED = "gathered"
 NAMES = [f.name for f in fields(Explanation) if f.name not in ("x", "seconds", "path")]
 # Below sixteen images a launch costs the same, so that smaller buckets would only be more graphs.
 MIN_BUCKET = 16
 # Ambiguous images are walked twice. With a tenth of them half precision still pays; with many
 # more, the second walk would eat up what the first one saved.
 MAX_AMBIGUOUS = 0.1
+# From so many rows on, a U-Net takes longer than its launches.
+MAX_REPLAYED_ROWS = 64
 # Each graph keeps its own activations on the device; eight cover the sizes of a job and its rest.
 MAX_GRAPHS = 8
 
@@ -108,10 +116,13 @@ class WalkGraphs:
         self.mask = None if mask is None else mask.clone()
         self.graphs: dict[object, CapturedWalk | None] = {}
         self.refused: dict[object, Exception | None] = {}
+        self.gathers = isinstance(flow.field, UNet2dField)
         known = type(flow.field) in FIELDS.values() and isinstance(flow.solver, FixedStep)
-        self.usable = known and copies.networks.replayable and flow.mean.dtype == torch.float32
+        frozen = copies.originals.drafts if self.gathers else copies.networks.replayable
+        self.usable = known and frozen and flow.mean.dtype == torch.float32
         self.signature = signature(flow, plan)
         self.error: Exception | None = None
+        self.draft: Networks | None = None
 
     def serves(
         self,
@@ -140,9 +151,11 @@ class WalkGraphs:
             y: The class to reach with each.
             exact: Whether to leave nothing ambiguous.
         """
-        key = bucket(len(z)), exact
+        key = GATHERED if self.gathers else (bucket(len(z)), exact)
         if not self.usable or not z.is_cuda or z.dtype != torch.float32 or key in self.refused:
             return None
+        if self.gathers:
+            return None if exact else self._gather(x, z, y)
         if key not in self.graphs:
             self.graphs[key] = None
             return None
@@ -160,6 +173,25 @@ class WalkGraphs:
         results, ambiguous = walk.replay(inputs)
         seconds = torch.zeros_like(z[:, 0])
         return Explanation(x=x, seconds=seconds, **results), ambiguous  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def _gather(self, x: Tensor, z: Tensor, y: Tensor) -> tuple[Explanation, Tensor] | None:
+        """Walks in half precision, with the rows that take part in a step."""
+        images = x.to(z.dtype) if self._walker().needs_images else None
+        try:
+            if self.draft is None:
+                self.draft = self.copies.originals.fuse(torch.float16)
+            flow = self.flow.with_field(drafted(self.flow.field))
+            *results, ambiguous = self.walk(self.draft, flow, True, z, y, images, masked=False)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # half precision may overflow; see `refused`
+            self.refused[GATHERED] = error
+            return None
+        if ambiguous.double().mean() > MAX_AMBIGUOUS:
+            self.refused[GATHERED] = None
+        named = dict(zip(NAMES, results, strict=True))
+        return Explanation(x=x, seconds=torch.zeros_like(z[:, 0]), **named), ambiguous  # type: ignore[arg-type]
 
     def _walker(self) -> Walker:
         generator = self.copies.networks.generator
@@ -181,7 +213,7 @@ class WalkGraphs:
             try:
                 draft = self.copies.originals.fuse(torch.float16) if half else networks
                 flow = half_precision(self.flow) if half else self.flow
-                captured = capture(partial(self.masked_walk, draft, flow, exact), padded)
+                captured = capture(partial(self.walk, draft, flow, exact), padded)
                 walk = CapturedWalk(*captured, (networks, draft, flow))
                 results, ambiguous = walk.replay(inputs)
             except Exception as error:  # a user's network may raise anything; see `refused`
@@ -193,7 +225,7 @@ class WalkGraphs:
                 return walk
         return None
 
-    def masked_walk(
+    def walk(
         self,
         draft: Networks,
         flow: Flow,
@@ -201,8 +233,10 @@ class WalkGraphs:
         z: Tensor,
         y: Tensor,
         x: Tensor | None = None,
+        *,
+        masked: bool = True,
     ) -> list[Tensor]:
-        """Walks without branches; returns what an explanation holds and which are ambiguous.
+        """Walks with drafts; returns what an explanation holds and which are ambiguous.
 
         Arguments:
             draft: The networks for the iterates on the way.
@@ -211,13 +245,18 @@ class WalkGraphs:
             z: The latents.
             y: The class to reach with each.
             x: The images, where they are needed.
+            masked: Whether the walk is free of branches.
         """
         networks = self.copies.networks
+        # What is no torch module was not copied, and gets images as it always does.
+        halved = draft.classifier is not self.copies.originals.classifier
 
         def answer(x: Tensor) -> Tensor:
-            return (draft if x.dtype == torch.half else networks).classifier(x)
+            if x.dtype == torch.half and halved:
+                return draft.classifier(x)
+            return networks.classifier(x.float())
 
-        walker = replace(self._walker(), flow=flow, draft=draft.generator, masked=True)
+        walker = replace(self._walker(), flow=flow, draft=draft.generator, masked=masked)
         state = drive(walker.run(z, y, x), answer)
         if exact:
             drive(walker.resolve_deferred(state), answer)
@@ -256,6 +295,55 @@ class _HalfField(VelocityField):
 
     def config(self) -> dict[str, object]:
         return self.field.config()
+
+
+class _ReplayedField(VelocityField):
+    """Field that is evaluated on few rows by one launch of a CUDA graph.
+
+    Sizes are rounded up to powers of two, so that few graphs serve all.
+    """
+
+    def __init__(self, field: VelocityField) -> None:
+        super().__init__(field.features, field.classes)
+        self.field = field
+        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
+
+    def forward(self, t: Tensor, z: Tensor, c: Tensor) -> Tensor:
+        return self.bind(c)(t, z)
+
+    def bind(self, c: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        if not c.is_cuda or len(c) > MAX_REPLAYED_ROWS:
+            return self.field.bind(c)
+        return lambda t, z: self._replay(t, z, c)
+
+    def _replay(self, t: Tensor, z: Tensor, c: Tensor) -> Tensor:
+        size = 1 << (len(z) - 1).bit_length()
+        if size not in self.graphs:
+            inputs = [t, *(part[:1].repeat(size, 1) for part in (z, c))]
+            self.graphs[size] = capture(self.field, inputs)
+        graph, kept, v = self.graphs[size]
+        kept[0].copy_(t)
+        for own, new in zip(kept[1:], (z, c), strict=True):
+            own[: len(new)] = new
+        graph.replay()
+        return v[: len(z)].clone()
+
+    def config(self) -> dict[str, object]:
+        return self.field.config()
+
+
+# Copies of fields in half precision, with the state of the weights that were copied: a search for
+# plans walks the same field with many explainers.
+_drafts: "WeakKeyDictionary[VelocityField, tuple[object, _ReplayedField]]" = WeakKeyDictionary()
+
+
+def drafted(field: VelocityField) -> VelocityField:
+    """Returns a field in half precision that few rows are replayed on, the same as last time."""
+    state = tuple(weights(field))
+    kept = _drafts.get(field)
+    if kept is None or kept[0] != state:
+        kept = _drafts[field] = state, _ReplayedField(_HalfField(field))
+    return kept[1]
 
 
 def half_precision(flow: Flow) -> Flow:

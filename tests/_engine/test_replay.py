@@ -38,10 +38,8 @@ def test_a_masked_walk_says_which_images_are_ambiguous(shipped, x, name):
     graphs = WalkGraphs(copies, shipped.bundle.flow, PLANS[name])
     wanted = explained(shipped, x, PLANS[name])[1]
     with torch.no_grad():
-        *found, ambiguous = graphs.masked_walk(
-            copies.networks, shipped.bundle.flow, False, z, TARGET
-        )
-        *exact, none = graphs.masked_walk(copies.networks, shipped.bundle.flow, True, z, TARGET)
+        *found, ambiguous = graphs.walk(copies.networks, shipped.bundle.flow, False, z, TARGET)
+        *exact, none = graphs.walk(copies.networks, shipped.bundle.flow, True, z, TARGET)
     for key, tensor, full in zip(NAMES, found, exact, strict=True):
         expected = getattr(wanted, key)
         torch.testing.assert_close(tensor[~ambiguous], expected[~ambiguous], rtol=0, atol=1e-3)
@@ -125,7 +123,7 @@ def test_a_masked_walk_keeps_pixels(shipped, x, name):
     wanted = explained(shipped, x, plan, keep_pixels=True)[1]
     graphs = WalkGraphs(copies, flow, plan, keep_pixels=True)
     with torch.no_grad():
-        *found, none = graphs.masked_walk(copies.networks, flow, True, z, TARGET, x)
+        *found, none = graphs.walk(copies.networks, flow, True, z, TARGET, x)
     assert not none.any()
     made = dict(zip(NAMES, found, strict=True))
     for key, tensor in made.items():
@@ -142,7 +140,7 @@ def test_a_drafted_walk_keeps_the_pixels_of_the_input_in_full_precision(shipped,
     graphs = WalkGraphs(copies, flow, plan, keep_pixels=True)
     draft = copies.originals.fuse(torch.float16)
     with torch.no_grad():
-        *found, ambiguous = graphs.masked_walk(draft, half_precision(flow), False, z, TARGET, x)
+        *found, ambiguous = graphs.walk(draft, half_precision(flow), False, z, TARGET, x)
         made = dict(zip(NAMES, found, strict=True))
         said = copies.networks.classifier(made["counterfactual"]).argmax(1)
     assert made["counterfactual"].dtype == torch.float32
