@@ -22,7 +22,7 @@ from ..flow import Flow
 from ..generators import SpatialAutoencoder
 from ..leaps import RatedPlan
 from ..metrics import best_distance
-from ..solvers import Midpoint
+from ..solvers import RetracedMidpoint
 from ..training import embed, fit, fit_generator
 from ..training.augmentation import d4_orbit, random_d4, random_mirror
 from ..training.autoencoder import Indexed
@@ -51,7 +51,10 @@ SIZES = ((32, 48), (64, 96), (128, 128))
 # Fewer steps than these and a smaller network learns more in the same time.
 MIN_STEPS = 2000
 PERCEPTUAL_WEIGHT, ADVERSARIAL_WEIGHT = 0.2, 0.01
-SOLVER = Midpoint(3)
+SOLVER = RetracedMidpoint(3)
+# A field that sees a few thousand images hundreds of times learns them by heart, and is lost on
+# others: on leaves the loss on unseen ones was .71 after 220 passes, and .85 after 900.
+DROPOUT, MAX_PASSES = 0.15, 300
 MIN_BATCH = 8
 # Images whose patches an autoencoder begins with: a hundred thousand patches are plenty.
 MAX_FIRST_IMAGES = 512
@@ -217,7 +220,8 @@ class Trainer:
 
         def build(size: int) -> Flow:
             torch.manual_seed(self.seed)
-            field = UNet2dField(model.latent_shape, p.shape[1], channels=SIZES[size][1])
+            channels = SIZES[size][1]
+            field = UNet2dField(model.latent_shape, p.shape[1], channels=channels, dropout=DROPOUT)
             return Flow(field, SOLVER).to(z.device)
 
         def choose() -> list[int]:
@@ -237,7 +241,8 @@ class Trainer:
                 )
 
             size, steps = _largest(seconds, measure)
-            return [size, max(2, round(steps * batch / len(z)))]
+            passes = steps * batch / len(self.train)
+            return [size, max(2, round(min(passes, MAX_PASSES) * len(self.train) / len(z)))]
 
         size, epochs = self.budget.decide(f"flow {batch}", choose)
         flow = build(size)

@@ -181,6 +181,17 @@ def test_a_flow_resumes_to_the_same_weights(trainer, tmp_path, balanced):
         assert torch.equal(value, resumed.field.state_dict()[name]), name
 
 
+def test_a_flow_does_not_see_images_so_often_that_it_knows_them_by_heart(trainer, monkeypatch):
+    """Every image is there twice, so that half as many epochs are as many passes."""
+    monkeypatch.setattr(spatial, "fit", lambda *_, **__: None)
+    model = build_autoencoder(trainer.shape, 8)
+    z = model.encode(trainer.train).detach().repeat(2, 1)
+    p = torch.eye(3)[torch.arange(28) % 2]
+    flow, epochs = trainer.flow(model, z, p, 1e9, ignore, ignore, balanced=False)
+    assert epochs == spatial.MAX_PASSES / 2
+    assert flow.field.dropout == spatial.DROPOUT
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0 seconds"), (89, "89 seconds"), (90, "2 minutes")]
 )
