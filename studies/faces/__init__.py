@@ -9,7 +9,7 @@ its place. AUC is that of probabilities; the paper's is of labels, and equals AC
 steps are taken with its U-Net, ours with an MLP.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ from leapfactual.demos.faces.album import Album
 from leapfactual.demos.faces.demo import PLAN, RELIABLE_PLAN
 from leapfactual.demos.faces.identity import SAME
 from leapfactual.explanation import Explanation
-from leapfactual.files import atomic
 from leapfactual.flow import Flow
 from leapfactual.generators import GAN
 from leapfactual.metrics import diversity
 from leapfactual.report import tables as results
 from leapfactual.types import Classifier
 
+from .. import gathering
 from ..state import read_json, same_study, write_json
 from .figures import draw, draw_alternatives
 from .sampling import LabeledFaces, sample
@@ -228,26 +228,11 @@ def gather(out: Path, seed: int) -> list[results.Row]:
     """Makes the rows of all runs in the folder, and writes them."""
     paths = sorted(out.glob("seed-*.json"), key=lambda p: int(p.stem.removeprefix("seed-")))
     runs: list[dict[str, Any]] = [read_json(path) for path in paths]
-    rows = collect([run["numbers"] for run in runs])
-    results.write(
-        out / "faces.json",
-        rows,
-        seed=seed,
-        command=runs[-1]["command"],
-        machine=runs[-1]["hardware"],
-        made_with=runs[-1]["versions"],
-    )
-    with atomic(out / "faces.md") as temporary:
-        temporary.write_text(results.pivot(rows) + "\n")
+    rows = gathering.collect([run["numbers"] for run in runs], _paper)
+    gathering.write(out, "faces", rows, runs, seed)
     return rows
 
 
-def collect(runs: Sequence[dict[str, float]]) -> list[results.Row]:
-    """Makes the rows of the numbers of several runs."""
-    rows = []
-    for key in runs[0]:
-        setting, method, metric = key.split(" | ")
-        known = dict(zip(PAPER_METRICS, PAPER.get(method, ()), strict=False))
-        paper = known.get(metric) if setting == "paper" else None
-        rows.append(results.row(setting, method, metric, [run[key] for run in runs], paper))
-    return rows
+def _paper(setting: str, method: str, metric: str) -> float | None:
+    known = dict(zip(PAPER_METRICS, PAPER.get(method, ()), strict=False))
+    return known.get(metric) if setting == "paper" else None

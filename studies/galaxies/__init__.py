@@ -23,13 +23,14 @@ import torch
 
 from leapfactual.data import Dataset
 from leapfactual.errors import InputError
-from leapfactual.files import atomic, fingerprint
+from leapfactual.files import fingerprint
 from leapfactual.generators import WAE
 from leapfactual.metrics import LPIPS
 from leapfactual.metrics.standard import require_torchmetrics
 from leapfactual.report import tables as results
 from leapfactual.report.figures import require_matplotlib
 
+from .. import gathering
 from ..state import read_json, same_study, write_json
 from .figures import draw, draw_curves, draw_retraining
 from .improvement import leads, measure_improvement
@@ -230,30 +231,13 @@ def gather(out: Path, seed: int) -> list[results.Row]:
         runs += found
         draw_curves(rows, own.name, own / "curves.png")
         draw_retraining(rows, own.name, own / "retraining.png")
-    results.write(
-        out / "galaxies.json",
-        rows,
-        seed=seed,
-        command=" && ".join(dict.fromkeys(run["command"] for run in runs)),
-        machine=", ".join(dict.fromkeys(run["hardware"] for run in runs)),
-        made_with=runs[-1]["versions"] if runs else None,
-    )
-    with atomic(out / "galaxies.md") as temporary:
-        temporary.write_text(results.pivot(rows) + "\n")
+    gathering.write(out, "galaxies", rows, runs, seed)
     return rows
 
 
 def collect(runs: Sequence[Mapping[str, float | None]]) -> list[results.Row]:
-    """Makes the rows of the numbers of several runs, of which not all have all numbers."""
-    runs = [dict(numbers) | leads(numbers) for numbers in runs]
-    keys = dict.fromkeys(key for numbers in runs for key in numbers)
-    rows = []
-    for key in keys:
-        setting, method, metric = key.split(" | ")
-        found = [numbers[key] for numbers in runs if key in numbers]
-        values = [math.nan if value is None else value for value in found]
-        rows.append(results.row(setting, method, metric, values, _paper(setting, method, metric)))
-    return rows
+    """Makes the rows of the numbers of several runs, with leads over the control."""
+    return gathering.collect([dict(numbers) | leads(numbers) for numbers in runs], _paper)
 
 
 def _paper(setting: str, method: str, metric: str) -> float | None:

@@ -15,7 +15,7 @@ The paper has no such study: its numbers are those of latents that were there al
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,18 @@ from typing import Any
 import torch
 
 from leapfactual.bundle import Bundle
-from leapfactual.files import atomic
 from leapfactual.jobs.fit import fit_bundle
 from leapfactual.jobs.recipe import Recipe
 from leapfactual.report import tables as results
 
+from .. import gathering
 from ..state import read_json, same_study, write_json
 from .figures import draw
 from .retraining import measure_retraining
 from .subjects import Schooling, Subject
 from .tables import Meter, explain, measure, measure_cost, measure_pixels
 
-__all__ = ["GENERATORS", "Schooling", "Settings", "Subject", "collect", "gather", "run"]
+__all__ = ["GENERATORS", "Schooling", "Settings", "Subject", "gather", "run"]
 
 GENERATORS = ("vae", "wae", "spatial")
 
@@ -182,28 +182,7 @@ def gather(out: Path, seed: int) -> list[results.Row]:
         found = [
             read_json(path) for kind in GENERATORS for path in sorted(own.glob(f"{kind}-*.json"))
         ]
-        rows += collect([each["numbers"] for each in found])
+        rows += gathering.collect([each["numbers"] for each in found])
         runs += found
-    results.write(
-        out / "photographs.json",
-        rows,
-        seed=seed,
-        command=" && ".join(dict.fromkeys(each["command"] for each in runs)),
-        machine=", ".join(dict.fromkeys(each["hardware"] for each in runs)),
-        made_with=runs[-1]["versions"] if runs else None,
-    )
-    with atomic(out / "photographs.md") as temporary:
-        temporary.write_text(results.pivot(rows) + "\n")
-    return rows
-
-
-def collect(runs: Sequence[Mapping[str, float | None]]) -> list[results.Row]:
-    """Makes the rows of the numbers of several runs, of which not all have all numbers."""
-    keys = dict.fromkeys(key for numbers in runs for key in numbers)
-    rows = []
-    for key in keys:
-        setting, method, metric = key.split(" | ")
-        values = [numbers[key] for numbers in runs if key in numbers]
-        found = [math.nan if value is None else value for value in values]
-        rows.append(results.row(setting, method, metric, found))
+    gathering.write(out, "photographs", rows, runs, seed)
     return rows

@@ -1,5 +1,6 @@
 """The figures: photographs as they come, and those that went worst."""
 
+import math
 from pathlib import Path
 
 import torch
@@ -16,6 +17,8 @@ from .subjects import Subject
 from .tables import Meter, Walks
 
 SHOWN, GAP, CAPTION = 12, 4, 14
+# Smaller photographs are enlarged to about this size, which a caption fits above.
+MIN_SIDE = 128
 LINES = ("input", "reconstruction", "counterfactual", "change", "reliable", "change")
 
 
@@ -50,7 +53,8 @@ def draw_rows(bundle: Bundle, subject: Subject, walks: Walks, rows: Tensor, path
         [to_pil(image) for image in reliable.counterfactual],
         [change_map(a, b) for a, b in zip(x, reliable.counterfactual, strict=True)],
     )
-    height, width = x.shape[2:]
+    times = math.ceil(MIN_SIDE / x.shape[3])
+    height, width = (times * n for n in x.shape[2:])
     label = 90
     sheet = Image.new(
         "RGB",
@@ -61,12 +65,13 @@ def draw_rows(bundle: Bundle, subject: Subject, walks: Walks, rows: Tensor, path
     for column in range(len(x)):
         source, target = (subject.classes[int(v[column])] for v in (plain.source, plain.target))
         left = label + column * (width + GAP)
-        pen.text((left, 1), f"{source} → {target}", fill="black", font_size=9)
+        pen.text((left, 1), f"{source} to {target}", fill="black", font_size=10)
     for n, (name, pictures) in enumerate(zip(LINES, lines, strict=True)):
         top = CAPTION + n * (height + GAP)
         pen.text((2, top + height // 2), name, fill="black", font_size=11)
         for column, picture in enumerate(pictures):
-            sheet.paste(picture.convert("RGB"), (label + column * (width + GAP), top))
+            large = picture.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
+            sheet.paste(large, (label + column * (width + GAP), top))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic(path) as temporary:
         sheet.save(temporary, format="JPEG", quality=90)

@@ -191,7 +191,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(judge, "seconds_per_step", lambda _: 0.05)
     monkeypatch.setattr(judge, "WIDTHS", (8, 16, 16))
     monkeypatch.setattr(guided_plans, "GUIDANCES", (3.0,))
-    monkeypatch.setattr(guided_plans, "FIRST_LEAPS", ((6, 0.2), (4, 0.35)))
+    monkeypatch.setattr(guided_plans, "FIRST_LEAPS", ((1, 0.6), (2, 0.35)))
     monkeypatch.setattr(guided_plans, "INJECTIONS", ((1, 0.3),))
 
 

@@ -23,35 +23,30 @@ def rated(n, validity, distance, oracle):
     return RatedPlan((blend(n, 0.1),), 0.0, numbers)
 
 
-NEAR = rated(1, 0.996, 0.10, 0.50)
-BETWEEN = rated(2, 1.0, 0.20, 0.70)
-RELIABLE = rated(3, 1.0, 0.40, 0.95)
+NEAR = rated(1, 0.996, 0.05, 0.50)
+BETWEEN = rated(2, 1.0, 0.10, 0.70)
+RELIABLE = rated(3, 1.0, 0.20, 0.95)
 OTHERS = [
     rated(4, 0.90, 0.01, 0.99),  # nearer, but reaches the target less often
-    rated(5, 1.0, 0.25, 0.65),  # farther than another, and less agreed with
-    rated(6, 1.0, 0.26, 0.72),  # hardly more reliable than another
-    rated(7, 1.0, 0.30, 0.93),  # hardly less reliable than the last
-    rated(8, 1.0, 0.50, 0.99),  # more agreed with than is needed
+    rated(5, 1.0, 0.12, 0.65),  # farther than another, and less agreed with
+    rated(6, 1.0, 0.13, 0.72),  # hardly more reliable than another
+    rated(7, 1.0, 0.15, 0.93),  # hardly less reliable than the last
+    rated(8, 1.0, 0.25, 0.952),  # farther than another, and agreed with as often but for chance
+    rated(9, 1.0, 0.31, 0.99),  # more agreed with, but of another picture
 ]
 
 
-def test_the_front_goes_from_the_nearest_valid_to_the_nearest_that_is_agreed_with():
-    front = _front([*OTHERS, RELIABLE, NEAR, BETWEEN], own=0.97)
+def test_the_front_goes_from_the_nearest_valid_to_the_most_agreed_with_of_the_same_picture():
+    front = _front([*OTHERS, RELIABLE, NEAR, BETWEEN])
     assert [each.plan for each in front] == [NEAR.plan, BETWEEN.plan, RELIABLE.plan]
     assert [each.reliability for each in front] == pytest.approx([0, 0.2 / 0.45, 1])
 
 
-def test_where_nothing_is_agreed_with_the_most_reliable_is_the_best_there_is():
-    front = _front([NEAR, BETWEEN], own=1.0)
-    assert [each.plan for each in front] == [NEAR.plan, BETWEEN.plan]
-
-
-def test_a_nearest_plan_that_is_agreed_with_is_both_ends():
-    front = _front([RELIABLE, OTHERS[-1]], own=0.97)
-    assert [(each.plan, each.reliability) for each in front] == [
-        (RELIABLE.plan, 0.0),
-        (RELIABLE.plan, 1.0),
-    ]
+def test_where_all_are_other_pictures_the_nearest_is_both_ends():
+    far = rated(1, 1.0, 0.4, 0.5)
+    front = _front([far, OTHERS[-1], rated(2, 1.0, 0.5, 0.9)])
+    assert [each.plan for each in front] == [OTHERS[-1].plan] * 2
+    assert [each.reliability for each in front] == [0.0, 1.0]
 
 
 class Numbers:
@@ -75,7 +70,8 @@ class Numbers:
         validity, oracle = self.kept if keep_pixels else (0.0, 0.0)
         numbers = {
             "validity": 1.0 - validity,
-            "distance": plan[0].n * plan[0].land + plan[0].guidance + injected - 0.5 * tight,
+            "distance": (plan[0].n * plan[0].land + plan[0].guidance + injected - 0.5 * tight)
+            / 20,
             "oracle": min(1.0, 0.4 + injected) - oracle,
         }
         return RatedPlan(plan, 0.0, numbers | ({"typicality": 50.0} if typical else {}))
@@ -95,7 +91,7 @@ def clock(monkeypatch):
 def test_with_time_enough_the_best_of_every_grid_is_found(clock):
     held_out, shares = Numbers(clock), []
     search = search_guided_plans(held_out, 1e6, shares.append)
-    grid = len(GUIDANCES) * len(FIRST_LEAPS) + guided_plans.TIGHTENED + 3 * len(INJECTIONS)
+    grid = len(GUIDANCES) * len(FIRST_LEAPS) + guided_plans.TIGHTENED + 2 * len(INJECTIONS)
     assert len(search.tried) == len({each.plan for each in search.tried}) == grid
     low, high = search.front[0], search.front[-1]
     assert low.plan[0] == blend(*min(FIRST_LEAPS, key=math.prod), min(GUIDANCES))
@@ -110,14 +106,11 @@ def test_with_time_enough_the_best_of_every_grid_is_found(clock):
 def test_larger_leaps_follow_for_those_that_have_not_arrived(clock):
     search = search_guided_plans(Numbers(clock), 1e6)
     first = search.tried[0].plan
-    assert [stage.land for stage in first] == [0.35, *(step for _, step, _ in LARGER_LEAPS)]
-    assert [stage.guidance for stage in first] == [
-        GUIDANCES[0],
-        *(most for _, _, most in LARGER_LEAPS),
-    ]
+    larger = [stage for stage in LARGER_LEAPS if stage[1] > FIRST_LEAPS[0][1]]
+    assert first == (blend(*FIRST_LEAPS[0], GUIDANCES[0]), *(blend(*stage) for stage in larger))
 
 
-@pytest.mark.parametrize("seconds", [1e-6, 30.0, 100.0])
+@pytest.mark.parametrize("seconds", [1e-6, 30.0, 60.0])
 def test_there_is_a_front_however_little_time_there_is(clock, seconds):
     held_out = Numbers(clock)
     search = search_guided_plans(held_out, seconds)
@@ -139,7 +132,7 @@ def test_own_pixels_are_kept_unless_that_costs_validity_or_agreement(clock, lost
     assert ("without keeping" in search.why) is not keep
 
 
-@pytest.mark.parametrize(("seconds", "images"), [(1.0, 64), (2600.0, 100), (1e9, 400)])
+@pytest.mark.parametrize(("seconds", "images"), [(1.0, 64), (1900.0, 100), (1e9, 400)])
 def test_as_many_images_as_there_is_time_for(clock, seconds, images):
-    """A trial of sixteen tells what an image takes: a second for each of 26 plans."""
+    """A trial of sixteen tells what an image takes: a second for each of 19 plans."""
     assert len(enough_images(Numbers(clock, each=1.0), seconds).x) == images
