@@ -26,7 +26,7 @@ def collect(
 
     Example:
         >>> (row,) = collect([{"digits | ours | ACC": 0.9}, {"digits | ours | ACC": 1.0}])
-        >>> row["metric"], round(row["mean"], 2), row["runs"]
+        >>> row.metric, round(row.mean, 2), row.runs
         ('ACC', 0.95, 2)
     """
     keys = dict.fromkeys(key for numbers in runs for key in numbers)
