@@ -171,8 +171,7 @@ class WalkGraphs:
                 return None
         self.graphs[key] = self.graphs.pop(key)
         results, ambiguous = walk.replay(inputs)
-        seconds = torch.zeros_like(z[:, 0])
-        return Explanation(x=x, seconds=seconds, **results), ambiguous  # type: ignore[arg-type]
+        return explain(x, results), ambiguous
 
     @torch.no_grad()
     def _gather(self, x: Tensor, z: Tensor, y: Tensor) -> tuple[Explanation, Tensor] | None:
@@ -190,8 +189,7 @@ class WalkGraphs:
             return None
         if ambiguous.double().mean() > MAX_AMBIGUOUS:
             self.refused[GATHERED] = None
-        named = dict(zip(NAMES, results, strict=True))
-        return Explanation(x=x, seconds=torch.zeros_like(z[:, 0]), **named), ambiguous  # type: ignore[arg-type]
+        return explain(x, dict(zip(NAMES, results, strict=True))), ambiguous
 
     def _walker(self) -> Walker:
         generator = self.copies.networks.generator
@@ -271,6 +269,12 @@ class WalkGraphs:
         result = state.explanation(state.image, 0.0)
         diverged = ~state.image.isfinite().flatten(1).all(1)
         return [*(getattr(result, name) for name in NAMES), ambiguous | diverged]
+
+
+def explain(x: Tensor, results: dict[str, Tensor]) -> Explanation:
+    """Makes an explanation of what a walk returned; the engine knows how long it took."""
+    seconds = torch.zeros_like(results["z"][:, 0])
+    return Explanation(x=x, seconds=seconds, **results)  # type: ignore[arg-type]
 
 
 def signature(flow: Flow, plan: Sequence[Stage]) -> object:

@@ -53,7 +53,8 @@ MIN_STEPS = 2000
 PERCEPTUAL_WEIGHT, ADVERSARIAL_WEIGHT = 0.2, 0.01
 SOLVER = RetracedMidpoint(3)
 # A field that sees a few thousand images hundreds of times learns them by heart, and is lost on
-# others: on leaves the loss on unseen ones was .71 after 220 passes, and .85 after 900.
+# others: on leaves held out its loss was .71 after 220 passes with dropout, and .83 after 900
+# without.
 DROPOUT, MAX_PASSES = 0.15, 300
 MIN_BATCH = 8
 # Images whose patches an autoencoder begins with: a hundred thousand patches are plenty.
