@@ -17,7 +17,9 @@ from .errors import InputError
 from .files import atomic
 
 # How far around a pixel change is looked for, and from which mean change on nothing is put back.
-NEIGHBORHOOD, MAX_KEPT_CHANGE = 2, 0.05
+# On leaves, 0.2 kept more texture than 0.05 (SSIM to the input .94 against .90) and left no ghosts
+# that we saw, at an LPIPS that was a twentieth larger.
+NEIGHBORHOOD, MAX_KEPT_CHANGE = 2, 0.2
 
 Pictures = Tensor | NDArray[Any] | Image.Image | Sequence[Image.Image]
 

@@ -222,7 +222,11 @@ class Walker:
         return p
 
     def _tighten(self, state: "State", n: int) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Bisects the line back to the start for rows that have crossed into the target class."""
+        """Bisects the line back to the start for rows that have crossed into the target class.
+
+        It ends where the class changes, where a draft may have another class than the picture
+        that is returned. So it is the generator itself that decodes here.
+        """
         yield from self.resolve_deferred(state)
         crossed = state.crossed()
         rows = self._rows(crossed)
@@ -231,7 +235,7 @@ class Walker:
             middle = (outside + state.z) / 2
             z = torch.where(crossed[:, None], middle, state.z)
             state.move(crossed, z, 0)
-            yield from self._observe(state, crossed, rows, state.taken, z)
+            yield from self._observe(state, crossed, rows, state.taken, z, self.generator)
             accepted = state.leaps == state.taken
             outside = torch.where(accepted[:, None], outside, middle)
         return state.z, state.p
@@ -250,10 +254,16 @@ class Walker:
         return image, p.to(z.device)
 
     def _observe(
-        self, state: "State", mask: Tensor, rows: Rows, taken: Tensor, z: Tensor
+        self,
+        state: "State",
+        mask: Tensor,
+        rows: Rows,
+        taken: Tensor,
+        z: Tensor,
+        generator: Generator | None = None,
     ) -> Coroutine[Tensor, Tensor, Tensor]:
         """Queries some of the iterates, updates the state and returns the answers."""
-        generator = self.draft or self.generator
+        generator = generator or self.draft or self.generator
         image, p = yield from self._query(
             z[rows], generator.decode(z[rows]), state.canvas and state.canvas.take(rows)
         )

@@ -361,10 +361,17 @@ def study_photographs(
     ],
     out: Out = Path("runs/photographs"),
     generators: Annotated[
-        str, typer.Option(help="Which generators to compare, with commas between.")
+        str,
+        typer.Option(
+            help="Which generators to compare, with commas between: vae, wae, spatial, or auto, "
+            "which is what fit chooses by itself."
+        ),
     ] = "vae,wae,spatial",
     size: Annotated[int, typer.Option(help="Height and width of the images.", min=32)] = 128,
     grey: Annotated[bool, typer.Option("--grey", help="Class folders in grey.")] = False,
+    crop: Annotated[
+        int | None, typer.Option(help="The side of the centre to cut out of class folders.", min=1)
+    ] = None,
     trained: Annotated[
         int, typer.Option(help="How many faces to draw to train on.", min=40)
     ] = 6000,
@@ -428,6 +435,7 @@ def study_photographs(
         f"--generators {generators} --size {size}"
         + (f" --trained {trained}" if data == FACES else f" --steps {steps} --width {width}")
         + (" --grey" if grey else "")
+        + (f" --crop {crop}" if crop else "")
         + f" --tested {tested}"
         + (f" --minutes {minutes:g}" if minutes else "")
         + (f" --share {share:g}" if share < 1 else "")
@@ -458,6 +466,7 @@ def study_photographs(
                 Path(data),
                 size=size,
                 grey=grey,
+                crop=crop,
                 schooling=schooling,
                 reference=reference,
                 cache=out / f"{Path(data).stem}-{size}-{seed}.safetensors",

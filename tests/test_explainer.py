@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import leapfactual as lf
+from leapfactual import imaging
 from leapfactual.errors import InputError
 from leapfactual.explanation import Status
 from leapfactual.generators import Identity
@@ -340,7 +341,8 @@ def test_source_is_what_the_classifier_says_of_the_image_itself():
 
 
 @pytest.mark.parametrize("name", ["blended", "guided"])
-def test_pixels_far_from_a_change_are_kept_and_changed_ones_are_decoded(name):
+def test_pixels_far_from_a_change_are_kept_and_changed_ones_are_decoded(name, monkeypatch):
+    monkeypatch.setattr(imaging, "MAX_KEPT_CHANGE", 0.05)
     x = photographs()
     found = keeping(PLANS[name]).explain(x, TARGETS)
     decoded = Dim().decode(found.z_counterfactual)

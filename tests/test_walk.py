@@ -10,7 +10,7 @@ from leapfactual import reference
 from leapfactual.explanation import Status
 from leapfactual.generators import Identity
 from leapfactual.testing import GaussianOracle
-from leapfactual.walk import drive
+from leapfactual.walk import Walker, drive
 
 MEANS = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 2.5]]).double()
 ORACLE = GaussianOracle(MEANS, 0.6)
@@ -434,3 +434,25 @@ def test_injection_goes_on_from_the_tightened_point():
     nobody = lf.LeapFactual(Identity(), oracle.classifier, flow, [lf.tighten(3)]).explain(z, 1)
     assert torch.equal(nobody.z_counterfactual, z)
     assert nobody.queries.tolist() == [1]
+
+
+class _Counting(Identity):
+    """Counts how many batches it decodes."""
+
+    decoded = 0
+
+    def decode(self, z):
+        self.decoded += 1
+        return super().decode(z)
+
+
+def test_tightening_decodes_with_the_generator_itself_and_leaps_with_the_draft():
+    """A draft may have another class at the boundary, which is where tightening ends."""
+    generator, draft = _Counting(), _Counting()
+    walker = Walker(generator, ORACLE.flow(), [lf.blend(20, 0.1), lf.tighten(4)], draft=draft)
+    z, y = ORACLE.sample(2, 0)
+    target = (y + 1) % 3
+    state = drive(walker.run(z, target), ORACLE.classifier)
+    assert state.reached.all()
+    assert generator.decoded == 1 + 4, "the images at the start, and each bisection"
+    assert draft.decoded > 1

@@ -89,7 +89,7 @@ def fit(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="The time for everything. Defaults, for photographs, to 6 on a GPU and 45 on a "
+            help="The time for everything. Defaults, for photographs, to 4.5 on a GPU and 45 on a "
             "CPU; for others to what they need.",
         ),
     ] = None,

@@ -4,10 +4,10 @@ On maps the paper's leaps hardly move the class without guidance. A plan begins 
 strong leaps and goes on with larger, less guided ones for the images that have not arrived. The
 *nearest* plan is the one with the smallest distance among those that reach the target as often as
 the best; tightening makes up for the size of its leaps. Guided injections go on into the class.
-The *reliable* plan is the one that the oracle agrees with most, among those that still show the
-same picture. What lies between them on the Pareto front of distance and agreement becomes the dial
-of reliability. The distance is a perceptual one, as a share of that between images that have
-nothing to do with each other.
+The *reliable* plan is the nearest that the oracle agrees with nearly always or, without one, the
+plan that it agrees with most, among those that still show the same picture. What lies between them
+on the Pareto front of distance and agreement becomes the dial of reliability. The distance is a
+perceptual one, as a share of that between images that have nothing to do with each other.
 """
 
 import time
@@ -30,9 +30,13 @@ LARGER_LEAPS = ((1, 0.6, 2.0), (1, 0.8, 2.0), (2, 1.0, 1.5), (1, 1.0, 2.0))
 # Five bisections leave a thirtieth of the last leap. Only the nearest plans are tightened.
 BISECTIONS, TIGHTENED = 5, 2
 # Number and step size of guided injections, which go on from the boundary.
-INJECTIONS = ((1, 0.3), (1, 0.5), (2, 0.3))
+INJECTIONS = ((1, 0.3), (1, 0.2), (1, 0.5), (2, 0.3))
 # At a larger share of the distance between random images it is another picture, however reliable.
-MAX_DISTANCE = 0.3
+MAX_DISTANCE = 0.25
+# Beyond this agreement little grows but distance: on faces of 64 × 64, a plan that the oracle
+# always agreed with distorted them, at 20 % of the distance between random faces; one that it
+# agreed with in 97 % was at 8 %.
+ENOUGH_AGREEMENT = 0.98
 # Keeping the input's pixels may cost this much validity or agreement, but no more: it is chance.
 TOLERANCE = 0.01
 # Images that plans are rated on, at least; on 64, one image is a difference of 1.6 %. So many of
@@ -107,7 +111,8 @@ def _front(tried: Sequence[RatedPlan]) -> tuple[RatedPlan, ...]:
     valid = _by_distance(best_by("validity", tried))
     nearest = valid[0]
     same = [r for r in valid if r.numbers["distance"] <= MAX_DISTANCE] or [nearest]
-    reliable = _by_distance(best_by("oracle", same))[0]
+    agreed = [r for r in same if r.numbers["oracle"] >= ENOUGH_AGREEMENT]
+    reliable = _by_distance(agreed or best_by("oracle", same))[0]
     low, high = (r.numbers["oracle"] for r in (nearest, reliable))
     front = [replace(nearest, reliability=0.0)]
     for rated in valid[1:]:

@@ -23,7 +23,7 @@ from .subject import Log
 GENERATORS = ("auto", "vae", "wae", "spatial")
 # The minutes of a fit of photographs, on a GPU and on a CPU, and how they are shared out; what is
 # left is for the choice of plans.
-GPU_MINUTES, CPU_MINUTES = 6.0, 45.0
+GPU_MINUTES, CPU_MINUTES = 4.5, 45.0
 TRY_SHARE, AUTOENCODER_SHARE, JUDGE_SHARE, FLOW_SHARE = 0.05, 0.34, 0.04, 0.34
 # A tenth is held out: enough to rate plans on, and little to lose for the training.
 HELD_OUT_SHARE, MAX_HELD_OUT = 0.1, 1000
@@ -48,7 +48,7 @@ class Recipe:
         flow_epochs: The epochs of the flow.
         rotate: Whether to augment with rotations and reflections, for images that have no up.
         seed: The seed of everything random.
-        minutes: The time for the whole fit. Photographs take 6 minutes on a GPU and 45 on a CPU
+        minutes: The time for the whole fit. Photographs take 4.5 minutes on a GPU and 45 on a CPU
             unless it is given; others what they need.
     """
 

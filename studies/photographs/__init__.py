@@ -11,7 +11,8 @@ faces          drawn by the GAN of the faces' study, taken as photographs: its l
 galaxies       class folders; the classifier is weak, and learns from its counterfactuals
 =============  ====================================================================================
 
-The paper has no such study: its numbers are those of latents that were there already.
+The generator ``auto`` is what ``fit`` chooses by itself, as ``leapfactual fit`` does without any
+option. The paper has no such study: its numbers are those of latents that were there already.
 """
 
 import math
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 
 from leapfactual.bundle import Bundle
+from leapfactual.generators import SpatialAutoencoder
 from leapfactual.jobs.fit import fit_bundle
 from leapfactual.jobs.recipe import Recipe
 from leapfactual.report import tables as results
@@ -36,7 +38,7 @@ from .tables import Meter, explain, measure, measure_cost, measure_pixels
 
 __all__ = ["GENERATORS", "Schooling", "Settings", "Subject", "gather", "run"]
 
-GENERATORS = ("vae", "wae", "spatial")
+GENERATORS = ("vae", "wae", "spatial", "auto")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Settings:
         schooling: How classifiers of a folder are trained.
     """
 
-    generators: tuple[str, ...] = GENERATORS
+    generators: tuple[str, ...] = GENERATORS[:3]
     minutes: float | None = None
     tested: int = 512
     schooling: Schooling = field(default_factory=Schooling)
@@ -89,7 +91,7 @@ def run(
     total = len(seeds) * len(settings.generators)
     for n, seed in enumerate(seeds):
         subject = open_subject(seed)
-        own = out / subject.name.replace(" ", "")
+        own = out / _folder(subject.name)
         begun = asdict(settings) | {"device": torch.device(device).type}
         same_study(own, {k: v for k, v in begun.items() if k != "generators"})
         for m, kind in enumerate(settings.generators):
@@ -146,9 +148,10 @@ def _run(
     draw(bundle, subject, walks, meter, out / f"{kind}-{seed}.figures")
     say(0.85, "measuring the cost")
     numbers |= measure_cost(bundle, subject, walks)
-    if kind == "spatial":
-        numbers |= measure_pixels(bundle, subject, walks, meter)
-    if subject.rows is not None and kind == "spatial":
+    if not isinstance(bundle.generator, SpatialAutoencoder):
+        return numbers
+    numbers |= measure_pixels(bundle, subject, walks, meter)
+    if subject.rows is not None:
         numbers |= measure_retraining(
             bundle,
             subject,
@@ -158,6 +161,16 @@ def _run(
             lambda share: say(0.9 + 0.1 * share, "retraining"),
         )
     return numbers
+
+
+def _folder(name: str) -> str:
+    """Makes the name of a set that of a folder.
+
+    Example:
+        >>> _folder("leaves, 64 × 64, grey")
+        'leaves-64x64-grey'
+    """
+    return name.replace(" × ", "x").replace(", ", "-")
 
 
 def _name(subject: str, kind: str, key: str) -> str:

@@ -196,6 +196,7 @@ def folder(
     *,
     size: int,
     grey: bool = False,
+    crop: int | None = None,
     schooling: Schooling,
     reference: str | None,
     cache: Path,
@@ -214,6 +215,7 @@ def folder(
             zip of them, of which a tenth is held out.
         size: Height and width.
         grey: Whether they are to be grey.
+        crop: The side of the centre that is cut out first. Defaults to the whole image.
         schooling: How classifiers are trained.
         reference: The class to take images of all others to.
         cache: The file that trained networks are kept in.
@@ -221,7 +223,7 @@ def folder(
         seed: The seed of everything random.
         progress: Called with the share of networks that are trained.
     """
-    train, test = _open(path, size, 1 if grey else 3)
+    train, test = _open(path, size, 1 if grey else 3, crop)
     assert train.labels is not None
     classes = tuple(train.classes)
     if reference is not None and reference not in classes:
@@ -276,14 +278,12 @@ def folder(
     )
 
 
-def _open(path: Path, size: int, channels: int) -> tuple[Images, Images]:
+def _open(path: Path, size: int, channels: int, crop: int | None) -> tuple[Images, Images]:
+    shown = partial(open_images, size=(size, size), channels=channels, crop=crop)
     if (path / "train").is_dir() and (path / "test").is_dir():
-        train, test = (
-            open_images(path / part, size=(size, size), channels=channels)
-            for part in ("train", "test")
-        )
+        train, test = (shown(path / part) for part in ("train", "test"))
     else:
-        images = open_images(path, size=(size, size), channels=channels)
+        images = shown(path)
         if images.labels is None:
             raise InputError(f"{path} has no class folders. Put the images of a class into one.")
         train, test = (

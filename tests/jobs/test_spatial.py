@@ -10,7 +10,7 @@ import torch
 from leapfactual.fields import UNet2dField
 from leapfactual.jobs import spatial
 from leapfactual.jobs.budget import Budget
-from leapfactual.jobs.recipe import orbits
+from leapfactual.jobs.recipe import Recipe, orbits
 from leapfactual.jobs.spatial import Trainer, _largest, build_autoencoder, duration, with_memory
 from leapfactual.training.augmentation import d4_orbit
 
@@ -181,15 +181,18 @@ def test_a_flow_resumes_to_the_same_weights(trainer, tmp_path, balanced):
         assert torch.equal(value, resumed.field.state_dict()[name]), name
 
 
-def test_a_flow_does_not_see_images_so_often_that_it_knows_them_by_heart(trainer, monkeypatch):
-    """Every image is there twice, so that half as many epochs are as many passes."""
+@pytest.mark.parametrize(("device", "dropout"), [("cpu", 0.15), ("cuda", 0.3)])
+def test_a_flow_does_not_see_latents_so_often_that_it_knows_them_by_heart(
+    trainer, monkeypatch, device, dropout
+):
     monkeypatch.setattr(spatial, "fit", lambda *_, **__: None)
     model = build_autoencoder(trainer.shape, 8)
-    z = model.encode(trainer.train).detach().repeat(2, 1)
-    p = torch.eye(3)[torch.arange(28) % 2]
-    flow, epochs = trainer.flow(model, z, p, 1e9, ignore, ignore, balanced=False)
-    assert epochs == spatial.MAX_PASSES / 2
-    assert flow.field.dropout == spatial.DROPOUT
+    z = model.encode(trainer.train).detach()
+    p = torch.eye(3)[torch.arange(14) % 2]
+    by = replace(trainer, device=device)
+    flow, epochs = by.flow(model, z, p, 1e9, ignore, ignore, balanced=False)
+    assert epochs == spatial.MAX_PASSES
+    assert flow.field.dropout == dropout
 
 
 @pytest.mark.parametrize(
@@ -215,11 +218,35 @@ def test_the_judge_learns_from_the_originals_in_their_order():
         assert torch.equal(first, corner(train[:]))
 
 
-def test_mirrored_images_are_used_where_the_classifier_does_not_mind():
-    train = part_of(Squares(40))
-
+@pytest.mark.parametrize(
+    ("classifier", "device", "orbit"),
+    [
+        ("left", "cuda", spatial._alone),
+        ("top", "cuda", spatial._mirrored),
+        ("colour", "cuda", d4_orbit),
+        ("colour", "cpu", spatial._mirrored),
+    ],
+)
+def test_orientations_are_trained_on_where_they_hardly_matter(classifier, device, orbit):
     def left(x):
         return torch.stack([x[..., :16].mean((1, 2, 3)), x[..., 16:].mean((1, 2, 3))], 1)
 
-    assert spatial._mirrors(train, colour)
-    assert not spatial._mirrors(train, left)
+    def top(x):
+        return left(x.transpose(2, 3))
+
+    said = []
+    images = Squares(40)
+    images.x = images.x + torch.linspace(0, 1, 32)[:, None] + torch.linspace(0, 0.9, 32)
+    run = SimpleNamespace(recipe=Recipe(), on_gpu=device == "cuda", log=said.append)
+    known = {"left": left, "top": top, "colour": colour}
+    assert spatial._orbit(run, part_of(images), known[classifier]) is orbit
+    assert len(said) == (orbit is not spatial._alone)
+
+
+def test_votes_are_about_images_as_they_are_and_rotation_is_as_the_user_says():
+    train = part_of(Squares(40))
+    run = SimpleNamespace(recipe=Recipe(rotate=True), on_gpu=False, log=ignore)
+    assert spatial._orbit(run, train, colour) is d4_orbit
+    train.p = torch.eye(2)[[0] * 40]
+    run.recipe = Recipe()
+    assert spatial._orbit(run, train, colour) is spatial._alone

@@ -356,7 +356,7 @@ def test_openvino_and_torch_end_alike():
     chosen, found = None, {}
     for engine in ("openvino", "torch"):
         drawing = demo.portraits(engine)
-        chosen = chosen or demo.draw_faces(drawing, classifier, 4, 0, lambda _: None)
+        chosen = chosen or demo.draw_faces(drawing, classifier, 2, 0, lambda _: None)
         explainer = demo.LeapFactual(drawing, classifier, flow, demo.PLAN, accelerate=False)
         found[engine] = [
             explainer.explain(drawing.decode(face.w), 1 - face.label, face.w) for face in chosen

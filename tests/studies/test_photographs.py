@@ -204,7 +204,7 @@ def test_the_whole_study_at_a_small_size(folder, tmp_path, monkeypatch):
         )
 
     rows = run()
-    own = tmp_path / "out" / f"{folder.name},32×32"
+    own = tmp_path / "out" / f"{folder.name}-32x32"
     for kind in settings.generators:
         assert (own / f"{kind}-0.json").exists()
         for name in ("unchosen", "worst"):
