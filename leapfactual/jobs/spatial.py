@@ -62,7 +62,9 @@ MIN_BATCH = 8
 MAX_FIRST_IMAGES = 512
 # Mirrored or turned images are trained on too, each with what the classifier says of it, if that
 # is mostly the same class. Turning takes eight times the latents and more steps, which a CPU has
-# no time for and large sets do not need.
+# no time for and large sets do not need; and eight times the queries, which a slow classifier may
+# take a share of the budget for.
+QUERY_SHARE = 0.1
 MIN_SYMMETRY, MAX_SYMMETRY_IMAGES, MAX_TURNED_IMAGES = 0.9, 200, 10_000
 T = TypeVar("T")
 Orbit = Callable[[Tensor], Iterable[Tensor]]
@@ -341,31 +343,41 @@ def _first_of_each(p: Tensor, turns: int) -> Iterator[tuple[Tensor, int]]:
 
 def _orbit(run: Run, train: Part, classifier: Classifier) -> Orbit:
     """Returns the symmetries to train with: those that hardly matter to the classifier."""
-    shape = tuple(train.images.shape)
     if run.recipe.rotate:
-        check_square(shape)
+        check_square(train.images.shape)
         return d4_orbit
     # Votes are about the images as they are.
     if train.p is not None:
         return _alone
+    # Kept, since it depends on how fast the classifier is, and a fit that is resumed must not
+    # decide otherwise.
+    return ORBITS[run.budget.decide("orientations", lambda: _choose_orbit(run, train, classifier))]
+
+
+def _choose_orbit(run: Run, train: Part, classifier: Classifier) -> str:
     x = evenly_spaced(train, MAX_SYMMETRY_IMAGES)
     labels = in_halves(classifier, x).argmax(1)
 
-    def symmetry(orbit: Orbit) -> float:
-        """Returns the share of images that keep their class, in the orientation with the least."""
-        turned = (in_halves(classifier, each.contiguous()).argmax(1) for each in orbit(x))
-        return min((each == labels).double().mean().item() for each in turned)
+    def same(turned: Tensor) -> float:
+        """Returns the share of images that keep their class."""
+        kept = in_halves(classifier, turned.contiguous()).argmax(1) == labels
+        return kept.double().mean().item()
 
-    can_turn = run.on_gpu and shape[1] == shape[2] and len(train) <= MAX_TURNED_IMAGES
-    for orbit, what in [(d4_orbit, "turned and mirrored")] * can_turn + [(_mirrored, "mirrored")]:
-        share = symmetry(orbit)
-        if share >= MIN_SYMMETRY:
-            run.log(
-                f"The classifier gives {what} images the same class in at least {share:.0%}, so "
-                "that they are used as well."
-            )
-            return orbit
-    return _alone
+    started = time.perf_counter()
+    name, share = "mirrored", same(x.flip(3))
+    seconds = 8 * len(train) * (time.perf_counter() - started) / len(x)
+    if share < MIN_SYMMETRY:
+        return "as they are"
+    affordable = len(train) <= MAX_TURNED_IMAGES and seconds <= QUERY_SHARE * run.budget.seconds
+    if run.on_gpu and x.shape[2] == x.shape[3] and affordable:
+        least = min(same(turned) for turned in d4_orbit(x))
+        if least >= MIN_SYMMETRY:
+            name, share = "turned and mirrored", least
+    run.log(
+        f"The classifier gives {name} images the same class in at least {share:.0%}, so that they "
+        "are used as well."
+    )
+    return name
 
 
 def _mirrored(x: Tensor) -> tuple[Tensor, ...]:
@@ -374,6 +386,13 @@ def _mirrored(x: Tensor) -> tuple[Tensor, ...]:
 
 def _alone(x: Tensor) -> tuple[Tensor, ...]:
     return (x,)
+
+
+ORBITS: dict[str, Orbit] = {
+    "as they are": _alone,
+    "mirrored": _mirrored,
+    "turned and mirrored": d4_orbit,
+}
 
 
 def build_autoencoder(shape: tuple[int, int, int], width: int) -> SpatialAutoencoder:

@@ -219,15 +219,20 @@ def test_the_judge_learns_from_the_originals_in_their_order():
 
 
 @pytest.mark.parametrize(
-    ("classifier", "device", "orbit"),
+    ("classifier", "device", "seconds", "orbit"),
     [
-        ("left", "cuda", spatial._alone),
-        ("top", "cuda", spatial._mirrored),
-        ("colour", "cuda", d4_orbit),
-        ("colour", "cpu", spatial._mirrored),
+        ("left", "cuda", 1e6, spatial._alone),
+        ("top", "cuda", 1e6, spatial._mirrored),
+        ("colour", "cuda", 1e6, d4_orbit),
+        ("colour", "cuda", 1e-6, spatial._mirrored),
+        ("colour", "cpu", 1e6, spatial._mirrored),
     ],
 )
-def test_orientations_are_trained_on_where_they_hardly_matter(classifier, device, orbit):
+def test_orientations_are_trained_on_where_they_hardly_matter(
+    classifier, device, seconds, orbit, tmp_path
+):
+    """Turned ones only where there is time for eight times the queries, and again if resumed."""
+
     def left(x):
         return torch.stack([x[..., :16].mean((1, 2, 3)), x[..., 16:].mean((1, 2, 3))], 1)
 
@@ -237,10 +242,13 @@ def test_orientations_are_trained_on_where_they_hardly_matter(classifier, device
     said = []
     images = Squares(40)
     images.x = images.x + torch.linspace(0, 1, 32)[:, None] + torch.linspace(0, 0.9, 32)
-    run = SimpleNamespace(recipe=Recipe(), on_gpu=device == "cuda", log=said.append)
+    budget = Budget(seconds, tmp_path / "budget.json")
+    run = SimpleNamespace(recipe=Recipe(), on_gpu=device == "cuda", log=said.append, budget=budget)
     known = {"left": left, "top": top, "colour": colour}
     assert spatial._orbit(run, part_of(images), known[classifier]) is orbit
     assert len(said) == (orbit is not spatial._alone)
+    run.budget = Budget(1e6, tmp_path / "budget.json")
+    assert spatial._orbit(run, part_of(images), lambda _: pytest.fail("asked again")) is orbit
 
 
 def test_votes_are_about_images_as_they_are_and_rotation_is_as_the_user_says():
