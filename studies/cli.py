@@ -469,7 +469,8 @@ def study_photographs(
                 crop=crop,
                 schooling=schooling,
                 reference=reference,
-                cache=out / f"{Path(data).stem}-{size}-{seed}.safetensors",
+                cache=out
+                / f"{Path(data).stem}{f'-{crop}' if crop else ''}-{size}-{seed}.safetensors",
                 device=device,
                 seed=seed,
                 progress=lambda done: say.on_progress(done, "training classifiers"),

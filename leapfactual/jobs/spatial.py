@@ -55,7 +55,7 @@ SOLVER = RetracedMidpoint(3)
 # A field that sees a few thousand latents hundreds of times learns them by heart: on leaves, 380
 # passes with a dropout of .15 came to counterfactuals that an independent judge agreed with as
 # often (.90) at a distance of 30 % of that between random leaves, 70 passes over leaves turned in
-# eight ways with a dropout of .3 at 24 %. In the few passes of a CPU so much dropout only delays.
+# eight ways with a dropout of .3 at 24 %. On a CPU, with its few passes, .15 was tried.
 GPU_DROPOUT, CPU_DROPOUT, MAX_PASSES = 0.3, 0.15, 150
 MIN_BATCH = 8
 # Images whose patches an autoencoder begins with: a hundred thousand patches are plenty.

@@ -170,7 +170,7 @@ def _folder(name: str) -> str:
         >>> _folder("leaves, 64 × 64, grey")
         'leaves-64x64-grey'
     """
-    return name.replace(" × ", "x").replace(", ", "-")
+    return name.replace(" × ", "x").replace(", ", "-").replace(" ", "-")
 
 
 def _name(subject: str, kind: str, key: str) -> str:

@@ -266,7 +266,9 @@ def folder(
             )
     answers = {name: BatchedClassifier(network) for name, network in networks.items()}
     return Subject(
-        f"{path.stem}, {size} × {size}" + (", grey" if grey else ""),
+        f"{path.stem}, {size} × {size}"
+        + (f", centre {crop}" if crop else "")
+        + (", grey" if grey else ""),
         train,
         test,
         classes,

@@ -170,6 +170,15 @@ def test_class_folders_without_a_split_are_split(folder, tmp_path):
         open_folder(folder, tmp_path / "n.safetensors", reference="green")
 
 
+def test_a_centre_is_a_set_of_its_own(folder, tmp_path):
+    whole, centre = (
+        open_folder(folder, tmp_path / f"{crop}.safetensors", crop=crop) for crop in (None, 16)
+    )
+    assert centre.name == f"{whole.name}, centre 16"
+    assert centre.test[:].shape == whole.test[:].shape
+    assert not torch.equal(centre.test[:], whole.test[:])
+
+
 def test_some_images_of_a_set_are_a_set(folder):
     images = open_images(folder / "train")
     some = images.take(torch.tensor([5, 0]))
