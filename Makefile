@@ -4,6 +4,8 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints/cpu.txt
 DEVICE ?= cpu
 WORKERS ?= 2
+# Virtual machines may announce AMX and not let it run: half precision on a CPU then dies of an illegal instruction.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 VENV := .venv
 BIN := $(VENV)/bin
 # Workers take whole files, so that what a file trains is trained once.
