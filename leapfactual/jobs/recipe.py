@@ -21,10 +21,12 @@ from .job import OnProgress
 from .subject import Log
 
 GENERATORS = ("auto", "vae", "wae", "spatial")
-# The minutes of a fit of photographs, on a GPU and on a CPU, and how they are shared out; what is
-# left is for the choice of plans.
+# The minutes of a fit of photographs, on a GPU and on a CPU, and how they are shared out. A flow
+# on maps gets what is left. Walks gain more by a GPU than training does, so that the choice of
+# plans takes a smaller share there.
 GPU_MINUTES, CPU_MINUTES = 4.5, 45.0
 TRY_SHARE, AUTOENCODER_SHARE, JUDGE_SHARE, FLOW_SHARE = 0.05, 0.34, 0.04, 0.34
+GPU_PLAN_SHARE, CPU_PLAN_SHARE = 0.1, 0.2
 # A tenth is held out: enough to rate plans on, and little to lose for the training.
 HELD_OUT_SHARE, MAX_HELD_OUT = 0.1, 1000
 # Images are kept in half precision, up to 1 GiB; more are read when they are needed.

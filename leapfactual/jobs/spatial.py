@@ -34,7 +34,9 @@ from .plans import HeldOut, PlanSearch
 from .recipe import (
     AUTOENCODER_SHARE,
     BATCH_SIZE,
-    FLOW_SHARE,
+    CPU_PLAN_SHARE,
+    GPU_PLAN_SHARE,
+    JUDGE_SHARE,
     Part,
     Run,
     balance,
@@ -58,6 +60,8 @@ SOLVER = RetracedMidpoint(3)
 # eight ways with a dropout of .3 at 24 %. On a CPU, with its few passes, .15 was tried.
 GPU_DROPOUT, CPU_DROPOUT, MAX_PASSES = 0.3, 0.15, 150
 MIN_BATCH = 8
+# A flow gets this share of the time even where the autoencoder took longer than it should.
+MIN_FLOW_SHARE = 0.2
 # Images whose patches an autoencoder begins with: a hundred thousand patches are plenty.
 MAX_FIRST_IMAGES = 512
 # Mirrored or turned images are trained on too, each with what the classifier says of it, if that
@@ -301,7 +305,7 @@ def train_flow(
         generator,
         z,
         p,
-        FLOW_SHARE * run.budget.seconds,
+        _flow_seconds(run),
         run.on_epoch("training the flow"),
         run.log,
         balanced=balanced,
@@ -311,6 +315,12 @@ def train_flow(
     )
     first = torch.cat([part[:n] for part, n in _first_of_each(p, turns)])
     return flow, {"flow epochs": epochs, "soft": False, "balanced": balanced}, first
+
+
+def _flow_seconds(run: Run) -> float:
+    """Returns what is left of the budget, less what comes behind the flow."""
+    behind = JUDGE_SHARE + (GPU_PLAN_SHARE if run.on_gpu else CPU_PLAN_SHARE)
+    return max(run.budget.left - behind * run.budget.seconds, MIN_FLOW_SHARE * run.budget.seconds)
 
 
 def search(run: Run, held_out: HeldOut) -> tuple[PlanSearch, RatedPlan | None]:

@@ -96,7 +96,7 @@ def draw_faces(
         batch_size: How many to draw at a time.
         progress: Called with the share that is done.
     """
-    there = {int(path.stem) for path in folder.glob("*/*/*.png")}
+    there = {int(path.stem) for path in folder.glob("*/*/[0-9]*.png")}
     total = trained + tested
     missing = [n for n in range(total) if n not in there]
     if not missing:

@@ -190,9 +190,8 @@ def tiny(monkeypatch):
     monkeypatch.setattr(spatial, "seconds_per_step", lambda _: 0.2)
     monkeypatch.setattr(judge, "seconds_per_step", lambda _: 0.05)
     monkeypatch.setattr(judge, "WIDTHS", (8, 16, 16))
-    monkeypatch.setattr(guided_plans, "GUIDANCES", (3.0,))
-    monkeypatch.setattr(guided_plans, "FIRST_LEAPS", ((1, 0.6), (2, 0.35)))
-    monkeypatch.setattr(guided_plans, "INJECTIONS", ((1, 0.3),))
+    monkeypatch.setattr(guided_plans, "FIRST_LEAPS", ((1, 0.6, 3.0), (2, 0.35, 3.0)))
+    monkeypatch.setattr(guided_plans, "INJECTIONS", ((1, 0.3, 3.0),))
 
 
 def fit_squares(folder, images, classifier=colour, minutes=0.001, **options):

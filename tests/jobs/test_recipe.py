@@ -8,7 +8,9 @@ import torch
 from leapfactual.errors import InputError
 from leapfactual.jobs.recipe import (
     AUTOENCODER_SHARE,
+    CPU_PLAN_SHARE,
     FLOW_SHARE,
+    GPU_PLAN_SHARE,
     JUDGE_SHARE,
     TRY_SHARE,
     Recipe,
@@ -62,6 +64,7 @@ def test_epochs_remember_what_was_spent(tmp_path):
     assert 0 < json.loads(run.budget.path.read_text())["spent"] < 60
 
 
-def test_shares_of_the_time_leave_a_fifth_for_the_choice_of_plans():
-    shares = TRY_SHARE, AUTOENCODER_SHARE, JUDGE_SHARE, FLOW_SHARE
-    assert sum(shares) <= 0.8
+@pytest.mark.parametrize("plans", [GPU_PLAN_SHARE, CPU_PLAN_SHARE])
+def test_shares_of_the_time_leave_a_flow_on_maps_no_less_than_one_on_rows(plans):
+    shares = TRY_SHARE, AUTOENCODER_SHARE, JUDGE_SHARE, plans
+    assert 1 - sum(shares) >= FLOW_SHARE

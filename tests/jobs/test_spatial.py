@@ -14,7 +14,7 @@ from leapfactual.jobs.recipe import Recipe, orbits
 from leapfactual.jobs.spatial import Trainer, _largest, build_autoencoder, duration, with_memory
 from leapfactual.training.augmentation import d4_orbit
 
-from .conftest import Squares, colour, part_of
+from .conftest import Squares, colour, part_of, run_of
 
 
 @pytest.mark.parametrize(
@@ -258,3 +258,11 @@ def test_votes_are_about_images_as_they_are_and_rotation_is_as_the_user_says():
     train.p = torch.eye(2)[[0] * 40]
     run.recipe = Recipe()
     assert spatial._orbit(run, train, colour) is spatial._alone
+
+
+@pytest.mark.parametrize(("spent", "share"), [(0.39, 0.37), (0.2, 0.56), (0.9, 0.2)])
+def test_a_flow_gets_what_the_autoencoder_left(tmp_path, spent, share):
+    """On a CPU a fifth is for the choice of plans, and a judge takes its share."""
+    run = run_of(tmp_path, minutes=10.0)
+    run.budget.started -= spent * run.budget.seconds
+    assert spatial._flow_seconds(run) == pytest.approx(share * run.budget.seconds, rel=0.01)

@@ -93,6 +93,7 @@ def test_faces_are_drawn_once_each_into_train_and_test(tmp_path):
     with Image.open(path) as image:
         assert image.size == (128, 128)
     path.unlink()
+    path.with_name(".00002.png.half-written.png").touch()
     decoded.clear()
     draw(4, 3)
     assert decoded == pytest.approx([1000 + 2 / 500])
