@@ -24,8 +24,8 @@ from .explanation import Explanation
 from .fields import MLPField, VelocityField
 from .flow import Flow
 from .jobs.consistency import agreement
-from .leaps import blend, inject, leap, tighten
-from .solvers import RK4, Dopri5, Euler, Heun, Midpoint
+from .leaps import blend, focus, inject, leap, restart, tighten
+from .solvers import RK4, Dopri5, Euler, Midpoint
 from .training import embed, fit
 
 __version__ = "0.1.0"
@@ -38,7 +38,6 @@ __all__ = [
     "Explainer",
     "Explanation",
     "Flow",
-    "Heun",
     "LeapFactual",
     "MLPField",
     "Midpoint",
@@ -47,7 +46,9 @@ __all__ = [
     "blend",
     "embed",
     "fit",
+    "focus",
     "inject",
     "leap",
+    "restart",
     "tighten",
 ]

@@ -9,10 +9,12 @@ latents are maps the paper's steps are too weak by themselves, and guidance is w
 class.
 
 A walk in leaps bends and oversteps. *Tightening* goes back on the straight line towards the start,
-as far as the classifier allows.
+as far as the classifier allows. *Focus* takes back what has changed least. An image that leaps
+have driven astray may *restart*.
 """
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -177,9 +179,50 @@ class Tightening:
         object.__setattr__(self, "n", checks.positive(self.n, "n"))
 
 
-Stage = Leaps | Tightening
+@dataclass(frozen=True)
+class Restart:
+    """Stage of a plan: back to the start, without an arrival. Build one with :func:`restart`."""
+
+    n, open_loop, confidence = 1, False, 1.0
+
+
+@dataclass(frozen=True)
+class Focus:
+    """Stage of a plan: small changes of a map are taken back. Build one with :func:`focus`."""
+
+    tau: float
+    n, open_loop, confidence = 1, False, 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tau", checks.number(self.tau, "tau"))
+        if not 0 < self.tau < math.inf:
+            raise InputError(
+                f"`tau` must be a number above 0, got {self.tau!r}. With 0.6, less than half is "
+                "left of what changed by less than that share of the average."
+            )
+
+    def apply(self, flow: Flow, start: Tensor, z: Tensor) -> Tensor:
+        """Returns ``z`` with its change since ``start`` weighted, place by place."""
+        channels = flow.field.latent_channels
+        if channels == flow.features:
+            raise InputError(
+                "focus() weighs the places of a map, and these latents are rows of numbers. Leave "
+                "it out of the plan, or use a spatial generator."
+            )
+        change = (z - start).reshape(len(z), -1, channels)
+        size = (change / flow.scale.view(-1, channels)).square().sum(2, keepdim=True)
+        average = size.mean(1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
+        return start + (change * (size / (size + self.tau**2 * average))).flatten(1)
+
+
+Stage = Leaps | Tightening | Focus | Restart
 Plan = tuple[Stage, ...]
-STAGES: dict[str, type[Stage]] = {"leaps": Leaps, "tightening": Tightening}
+STAGES: dict[str, type[Stage]] = {
+    "leaps": Leaps,
+    "tightening": Tightening,
+    "focus": Focus,
+    "restart": Restart,
+}
 
 
 @dataclass(frozen=True)
@@ -257,6 +300,36 @@ def tighten(n: int) -> Tightening:
     return Tightening(n)
 
 
+def focus(tau: float) -> Focus:
+    r"""Plans to take back small changes of a map, and to stay in the target class.
+
+    What speaks for a class is often at some places of a picture: the mouth of a face. Guidance
+    changes the rest a little too. The change of place :math:`i`, of size :math:`s_i`, is
+    multiplied by :math:`s_i^2 / (s_i^2 + \tau^2 \bar{s}^2)`, with the quadratic mean
+    :math:`\bar{s}` over places. One query decides whether an image stays in the target class with
+    that; otherwise it is left as it was. For latents that are maps.
+
+    Example:
+        >>> focus(0.6)
+        Focus(tau=0.6)
+    """
+    return Focus(tau)
+
+
+def restart() -> Restart:
+    """Plans to take images that have not been seen in the target class back to their start.
+
+    Guided leaps that do not arrive lead an image further and further from what the generator
+    knows. From there no leap helps; from its start a larger one may. Images that have arrived stay
+    as they are, and nothing is queried.
+
+    Example:
+        >>> restart()
+        Restart()
+    """
+    return Restart()
+
+
 def describe(plan: Sequence[Stage]) -> str:
     """Writes a plan in words.
 
@@ -266,8 +339,14 @@ def describe(plan: Sequence[Stage]) -> str:
     """
     words = []
     for stage in plan:
-        if not isinstance(stage, Leaps):
+        if isinstance(stage, Restart):
+            words.append("restart()")
+            continue
+        if isinstance(stage, Tightening):
             words.append(f"tighten({stage.n})")
+            continue
+        if isinstance(stage, Focus):
+            words.append(f"focus({stage.tau:g})")
             continue
         guidance = "" if stage.guidance == 1 else f", {stage.guidance:g}"
         if stage.blends:
@@ -290,26 +369,37 @@ def parse(text: str) -> tuple[Stage, ...]:
         "blend": blend,
         "inject": inject,
         "tighten": tighten,
+        "focus": focus,
+        "restart": restart,
     }
-    counts = {"blend": (2, 3), "inject": (3, 4, 5), "tighten": (1,)}
+    counts = {
+        "blend": (2, 3),
+        "inject": (3, 4, 5),
+        "tighten": (1,),
+        "focus": (1,),
+        "restart": (0,),
+    }
     stages = []
     rest = text.strip()
     while rest:
-        found = re.match(r"(blend|inject|tighten)\s*\(([^()]*)\)\s*[,;]?\s*", rest)
+        found = re.match(r"(blend|inject|tighten|focus|restart)\s*\(([^()]*)\)\s*[,;]?\s*", rest)
         try:
             if found is None:
                 raise ValueError
-            name, numbers = found[1], [float(part) for part in found[2].split(",")]
-            if len(numbers) not in counts[name] or numbers[0] != int(numbers[0]):
+            name, written = found[1], found[2].strip()
+            numbers = [float(part) for part in written.split(",")] if written else []
+            # The first number of all but one is how many leaps or halvings there are.
+            whole = [] if name == "focus" else [int(n) for n in numbers[:1]]
+            if len(numbers) not in counts[name] or any(map(operator.ne, whole, numbers)):
                 raise ValueError
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise InputError(
                 f"`{text}` is no plan: it goes wrong at `{rest[:30]}`. Write blend(leaps, step) "
                 "or blend(leaps, step, guidance); inject(leaps, lift, land), with a confidence "
-                "threshold and then a guidance at the end if you like; or tighten(halvings), with "
-                "commas between."
+                "threshold and then a guidance at the end if you like; tighten(halvings); "
+                "focus(tau); or restart(), with commas between."
             ) from error
-        stages.append(makers[name](int(numbers[0]), *numbers[1:]))
+        stages.append(makers[name](*whole, *numbers[len(whole) :]))
         rest = rest[found.end() :]
     if not stages:
         raise InputError("the plan is empty. Write, for example, `blend(15, 0.1)`.")

@@ -38,7 +38,7 @@ from .errors import InputError
 from .explanation import Explanation, Trajectory
 from .flow import Flow
 from .imaging import keep_pixels, paste
-from .leaps import Stage, Tightening
+from .leaps import Focus, Restart, Stage, Tightening
 from .solvers import Solver, Velocity
 from .types import Classifier, Generator
 
@@ -149,12 +149,19 @@ class Walker:
         decoded = None if canvas is None else canvas.start
         image = self.generator.decode(z) if decoded is None else decoded
         image, p = yield from self._query(z, image, canvas)
-        state, c_source = State(y, z, image, p, self, canvas), flow.condition(p)
+        state, c_source, first = State(y, z, image, p, self, canvas), flow.condition(p), p
         for number, stage in enumerate(self.plan):
             if state.has_pending and stage.n and (not stage.open_loop or stage.confidence < 1):
                 p = yield from self._resolve_pending(state, z, p)
             if isinstance(stage, Tightening):
                 z, p = yield from self._tighten(state, stage.n)
+                continue
+            if isinstance(stage, Focus):
+                z, p = yield from self._focus(state, stage)
+                continue
+            if isinstance(stage, Restart):
+                z = torch.where(state.reached[:, None], z, state.start)
+                p = torch.where(state.reached[:, None], p, first)
                 continue
             tightens = any(isinstance(later, Tightening) for later in self.plan[number:])
             waiting = (state.source == state.target) & tightens
@@ -238,6 +245,20 @@ class Walker:
             yield from self._observe(state, crossed, rows, state.taken, z, self.generator)
             accepted = state.leaps == state.taken
             outside = torch.where(accepted[:, None], outside, middle)
+        return state.z, state.p
+
+    def _focus(
+        self, state: "State", stage: Focus
+    ) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Takes back small changes of rows that have crossed and stay in the target class."""
+        yield from self.resolve_deferred(state)
+        crossed = state.crossed()
+        rows = self._rows(crossed)
+        if _any(rows):
+            focused = stage.apply(self.flow, state.start, state.z)
+            z = torch.where(crossed[:, None], focused, state.z)
+            state.move(crossed, z, 0)
+            yield from self._observe(state, crossed, rows, state.taken, z, self.generator)
         return state.z, state.p
 
     def _rows(self, mask: Tensor) -> Rows:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import leapfactual as lf
+from leapfactual import solvers
 from leapfactual.errors import InputError
 from leapfactual.leaps import Leaps, describe, parse
 from leapfactual.testing import GaussianOracle
@@ -37,7 +38,7 @@ def test_dopri5_agrees_within_its_tolerance(lift, land):
     torch.testing.assert_close(moved, exact, rtol=0, atol=5e-5)
 
 
-@pytest.mark.parametrize("kind", [lf.Euler, lf.Midpoint, lf.Heun, lf.RK4])
+@pytest.mark.parametrize("kind", [lf.Euler, lf.Midpoint, solvers.Heun, lf.RK4])
 def test_leap_converges_with_the_order_of_its_solver(kind):
     oracle = GaussianOracle(torch.randn(4, 3).double(), 0.5)
     z, y = oracle.sample(3)
@@ -198,6 +199,8 @@ GUIDANCE = st.integers(0, 40).map(lambda n: 1 + n / 8)
                 GUIDANCE,
             ),
             st.builds(lf.tighten, st.integers(1, 9)),
+            st.builds(lf.focus, st.integers(1, 20).map(lambda n: n / 10)),
+            st.just(lf.restart()),
         ),
         min_size=1,
         max_size=4,

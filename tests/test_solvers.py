@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import leapfactual as lf
+from leapfactual import solvers
 from leapfactual.errors import InputError, IntegrationError, MissingExtra
-from leapfactual.solvers import SOLVERS, FixedStep, RetracedMidpoint
+from leapfactual.solvers import SOLVERS, FixedStep, NoisedMidpoint, RetracedMidpoint
+from leapfactual.testing import GaussianOracle
 
-FIXED = [lf.Euler, lf.Midpoint, lf.Heun, lf.RK4]
+FIXED = [lf.Euler, lf.Midpoint, solvers.Heun, lf.RK4]
 
 
 class Growth:
@@ -49,7 +51,7 @@ Z = torch.tensor([[1.0, -0.5], [0.3, 2.0], [-1.2, 0.1]], dtype=torch.float64)
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize(("start", "end"), [(0.0, 1.0), (1.0, 0.0), (0.2, 0.9)])
 @pytest.mark.parametrize(
-    "solver", [lf.Midpoint(1000), lf.Heun(1000), lf.RK4(40), lf.Dopri5(1e-8, 1e-8)]
+    "solver", [lf.Midpoint(1000), solvers.Heun(1000), lf.RK4(40), lf.Dopri5(1e-8, 1e-8)]
 )
 def test_agrees_with_the_exact_answer(problem, solver, start, end):
     z = solver.integrate(problem.v, Z, start, end)
@@ -112,7 +114,15 @@ def test_dopri5_says_what_to_install(monkeypatch):
 
 
 def test_every_solver_can_be_named():
-    assert set(SOLVERS) == {"Euler", "Midpoint", "RetracedMidpoint", "Heun", "RK4", "Dopri5"}
+    assert set(SOLVERS) == {
+        "Euler",
+        "Midpoint",
+        "RetracedMidpoint",
+        "NoisedMidpoint",
+        "Heun",
+        "RK4",
+        "Dopri5",
+    }
     assert all(issubclass(kind, FixedStep) for kind in FIXED)
 
 
@@ -142,3 +152,33 @@ def test_a_retraced_way_integrates_as_the_midpoint_method_does():
     for way in ((0.0, 1.0), (1.0, 0.0)):
         wanted = lf.Midpoint(5).integrate(Growth.v, Z, *way)
         assert torch.equal(RetracedMidpoint(5).integrate(Growth.v, Z, *way), wanted)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_way_through_noise_comes_back_exactly(problem):
+    assert torch.equal(NoisedMidpoint(3).round_trip(problem.v, problem.v, Z), Z)
+
+
+@pytest.mark.parametrize(("lift", "land", "guidance"), [(1.0, 1.0, 1.0), (0.6, 0.6, 3.0)])
+def test_for_gaussian_classes_noise_leads_where_lifting_does(lift, land, guidance):
+    """The velocities are linear, so that what landing adds does not depend on the path."""
+    means = torch.tensor([[-1.0, 0.5], [2.0, 0.0]], dtype=torch.float64)
+    oracle = GaussianOracle(means, scale=0.7)
+    z, a, b = means[:1] + 0.3, torch.tensor([0]), torch.tensor([1])
+    wanted = oracle.leap(z, a, b, lift=lift, land=land, guidance=guidance)
+    errors = []
+    for steps in (50, 200):
+        flow = oracle.flow().double().with_solver(NoisedMidpoint(steps))
+        c, c_target = flow.one_hot(a), flow.one_hot(b)
+        found = lf.leap(flow, z, c, c_target, lift=lift, land=land, guidance=guidance)
+        errors.append((found - wanted).abs().max().item())
+    assert errors[1] < 0.02
+    assert errors[0] / errors[1] > 3
+
+
+def test_noise_is_the_same_for_all_rows_and_every_time():
+    down, up = Growth.v, lambda t, z: torch.sin(3 * z)
+    once = NoisedMidpoint(4).round_trip(down, up, Z)
+    assert torch.equal(NoisedMidpoint(4).round_trip(down, up, Z), once)
+    alone = torch.cat([NoisedMidpoint(4).round_trip(down, up, row) for row in Z.split(1)])
+    torch.testing.assert_close(alone, once)

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 import leapfactual as lf
 from leapfactual import reference
+from leapfactual.errors import InputError
 from leapfactual.explanation import Status
+from leapfactual.fields import VelocityField
 from leapfactual.generators import Identity
 from leapfactual.testing import GaussianOracle
 from leapfactual.walk import Walker, drive
@@ -434,6 +436,93 @@ def test_injection_goes_on_from_the_tightened_point():
     nobody = lf.LeapFactual(Identity(), oracle.classifier, flow, [lf.tighten(3)]).explain(z, 1)
     assert torch.equal(nobody.z_counterfactual, z)
     assert nobody.queries.tolist() == [1]
+
+
+class _Places(VelocityField):
+    """Field whose features count as the places of a map with one channel."""
+
+    latent_channels = 1
+
+    def __init__(self, field):
+        super().__init__(field.features, field.classes)
+        self.field = field
+
+    def forward(self, t, z, c):
+        return self.field(t, z, c)
+
+    def config(self):
+        return {}
+
+
+def test_a_focus_takes_small_changes_back_and_stays_in_the_class():
+    """Classes differ by 4 in one place and by 0.2 in the other, and are split at 0."""
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.2]]), scale=0.7)
+    flow = lf.Flow(_Places(oracle.flow().field))
+
+    def classifier(x):
+        return torch.nn.functional.one_hot((x[:, 0] > 0).long(), 2).to(x)
+
+    def explain(*plan):
+        return lf.LeapFactual(Identity(), classifier, flow, plan, keep_path=True).explain(z, 1)
+
+    z = torch.tensor([[-2.0, 0.5], [-3.0, 0.5], [1.0, 0.0]])
+    wide, found = explain(lf.blend(1, 1.0)), explain(lf.blend(1, 1.0), lf.focus(1.0))
+    size = torch.tensor([4.0, 0.2]).square()
+    weight = size / (size + size.mean())
+    expected = z[0] + weight * torch.tensor([4.0, 0.2])
+    torch.testing.assert_close(found.z_counterfactual[0], expected, rtol=0, atol=1e-3)
+    assert torch.equal(found.z_counterfactual[1:], wide.z_counterfactual[1:]), "out of the class"
+    assert found.valid.all()
+    assert (found.queries - wide.queries).tolist() == [1, 1, 0]
+    assert torch.equal(found.nfe, wide.nfe)
+    on = explain(lf.blend(1, 1.0), lf.focus(1.0), lf.inject(1, 0.0, 0.1))
+    step = flow.land(found.z_counterfactual[:1], torch.eye(2)[1:], 0.1)
+    torch.testing.assert_close(on.z_counterfactual[:1], step)
+
+
+def test_a_focus_is_for_maps():
+    z = torch.tensor([[-2.0, 0.5]])
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7)
+    plan = [lf.blend(1, 1.0), lf.focus(0.6)]
+    explainer = lf.LeapFactual(Identity(), oracle.classifier, oracle.flow(), plan)
+    with pytest.raises(InputError, match="rows of numbers. Leave it out"):
+        explainer.explain(z, 1)
+    with pytest.raises(InputError, match="above 0, got 0"):
+        lf.focus(0)
+
+
+def test_what_has_not_arrived_may_begin_again_from_its_start():
+    """The first image arrives by leaps of 0.3, the second does not and takes its second chance."""
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7)
+    flow, z = oracle.flow(), torch.tensor([[-0.5, 0.3], [-3.0, 0.5]])
+    plan = [lf.blend(2, 0.3), lf.restart(), lf.blend(1, 1.0)]
+    without = [lf.blend(2, 0.3), lf.blend(1, 1.0)]
+    found, on = (
+        lf.LeapFactual(Identity(), oracle.classifier, flow, p, keep_path=True).explain(z, 1)
+        for p in (plan, without)
+    )
+    assert found.valid.all()
+    assert torch.equal(found.z_counterfactual[0], on.z_counterfactual[0]), "it had arrived"
+    replaced = lf.leap(flow, z[1:], torch.eye(2)[:1], torch.eye(2)[1:], lift=1.0, land=1.0)
+    torch.testing.assert_close(found.z_counterfactual[1:], replaced)
+    assert not torch.allclose(on.z_counterfactual[1:], replaced)
+    assert found.leaps.tolist() == on.leaps.tolist() == [1, 3]
+    assert torch.equal(found.queries, on.queries), "going back asks nothing"
+
+
+def test_a_restart_takes_back_nobody_who_was_in_the_class_once():
+    """Seen inside at the first leap, outside at the second: the third goes on from there."""
+    flow = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.7).flow()
+    answers = iter([0, 1, 0, 0])
+    plan = [lf.inject(2, 0.1, 0.3), lf.restart(), lf.inject(1, 0.1, 0.3)]
+    explainer = lf.LeapFactual(Identity(), None, flow, plan, keep_path=True)
+    found = drive(
+        explainer.dialogue(torch.zeros(1, 2), 1), lambda x: torch.eye(2)[[next(answers)]]
+    )
+    c, c_target = torch.eye(2)[:1], torch.eye(2)[1:]
+    expected = lf.leap(flow, found.path.z[:, 2], c, c_target, lift=0.1, land=0.3)
+    torch.testing.assert_close(found.path.z[:, 3], expected)
+    assert found.leaps.tolist() == [1]
 
 
 class _Counting(Identity):

@@ -297,6 +297,10 @@ class _HalfField(VelocityField):
         velocity = self.field.bind(c.half())
         return lambda t, z: velocity(t, z.half()).float()
 
+    @property
+    def latent_channels(self) -> int:
+        return self.field.latent_channels
+
     def config(self) -> dict[str, object]:
         return self.field.config()
 
@@ -331,6 +335,10 @@ class _ReplayedField(VelocityField):
             own[: len(new)] = new
         graph.replay()
         return v[: len(z)].clone()
+
+    @property
+    def latent_channels(self) -> int:
+        return self.field.latent_channels
 
     def config(self) -> dict[str, object]:
         return self.field.config()

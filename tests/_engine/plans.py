@@ -14,6 +14,7 @@ PLANS = {
     "open-loop first": [lf.inject(2, 0.0, 0.1), lf.blend(3, 0.3), lf.inject(1, 0.1, 0.2)],
     "all at the end": [lf.inject(3, 0.0, 0.2), lf.tighten(3)],
     "guided": [lf.blend(4, 0.1, 2), lf.inject(2, 0.0, 0.1, guidance=2), lf.blend(2, 0.1)],
+    "restarted": [lf.inject(2, 0.0, 0.1), lf.restart(), lf.blend(5, 0.3), lf.tighten(2)],
     "guided and sure": [lf.blend(4, 0.1, 3), lf.inject(2, 0.1, 0.1, 0.99, 3), lf.tighten(3)],
 }
 

@@ -79,6 +79,7 @@ def test_an_image_walks_alone_as_in_company(seed):
         lambda: lf.inject(draw.randint(1, 3), 0.0, 0.3, draw.choice([1.0, 0.55, 0.9])),
         lambda: lf.inject(draw.randint(1, 2), 0.1, 0.3, draw.choice([1.0, 0.9])),
         lambda: lf.tighten(draw.randint(1, 4)),
+        lf.restart,
         lambda: lf.blend(draw.randint(1, 4), draw.choice([0.1, 0.3]), 2.0),
         lambda: lf.inject(draw.randint(1, 3), 0.1, 0.1, draw.choice([1.0, 0.0, 0.9]), 2.0),
     ]

@@ -191,7 +191,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(judge, "seconds_per_step", lambda _: 0.05)
     monkeypatch.setattr(judge, "WIDTHS", (8, 16, 16))
     monkeypatch.setattr(guided_plans, "FIRST_LEAPS", ((1, 0.6, 3.0), (2, 0.35, 3.0)))
-    monkeypatch.setattr(guided_plans, "INJECTIONS", ((1, 0.3, 3.0),))
+    monkeypatch.setattr(guided_plans, "INJECTIONS", ((1, 0.3, 3.0, None), (1, 0.3, 3.0, 0.6)))
 
 
 def fit_squares(folder, images, classifier=colour, minutes=0.001, **options):

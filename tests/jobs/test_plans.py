@@ -129,13 +129,25 @@ def test_too_few_images_are_refused(flow):
         HeldOut(Identity(), ORACLE.classifier, flow, ORACLE.sample(1)[0][:1])
 
 
-@pytest.mark.parametrize("plan", [*PAPER, (lf.blend(60, 0.05), lf.tighten(8))])
+@pytest.mark.parametrize(
+    "plan", [*PAPER, (lf.blend(60, 0.05), lf.restart(), lf.focus(0.6), lf.tighten(8))]
+)
 def test_plans_are_read_as_they_are_written(plan):
     assert parse(describe(plan)) == plan
 
 
 @pytest.mark.parametrize(
-    "text", ["", "blend(15)", "leap(1, 2)", "blend(1.5, 0.1)", "blend(15, 0.1) and tighten(8)"]
+    "text",
+    [
+        "",
+        "blend(15)",
+        "leap(1, 2)",
+        "blend(1.5, 0.1)",
+        "blend(15, 0.1) and tighten(8)",
+        "tighten(inf)",
+        "restart(1)",
+        "focus()",
+    ],
 )
 def test_what_is_no_plan_is_named(text):
     with pytest.raises(InputError, match="no plan|plan is empty"):

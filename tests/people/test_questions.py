@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from leapfactual import Euler, LeapFactual, blend, inject, tighten
+from leapfactual import Euler, LeapFactual, blend, inject, restart, tighten
 from leapfactual.errors import InputError
 from leapfactual.generators import Identity
 from leapfactual.people.questions import BATCH, BISECT, STEP, next_questions
@@ -53,6 +53,7 @@ PLANS = (
     [blend(8, 0.2), inject(4, lift=0.1, land=0.25)],
     [blend(8, 0.25), inject(3, lift=0.0, land=0.2)],
     [blend(10, 0.3), tighten(4)],
+    [blend(3, 0.15), restart(), blend(2, 1.0), tighten(2)],
 )
 
 
