@@ -393,6 +393,9 @@ def study_photographs(
         str | None, typer.Option(help="The class to take images of all others to.")
     ] = None,
     rotate: Annotated[bool, typer.Option("--rotate", help="For images without an up.")] = False,
+    leaps: Annotated[
+        bool, typer.Option("--leaps", help="Compare solvers, injections and focus as well.")
+    ] = False,
     runs: Annotated[int, typer.Option(help="How many runs.", min=1)] = 3,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -429,7 +432,7 @@ def study_photographs(
     if data != FACES and not Path(data).exists():
         raise MissingData(f"there is nothing at {data}. Give a folder, a zip, or `{FACES}`.")
     schooling = photographs.Schooling(share, steps, width, rotate)
-    settings = photographs.Settings(kinds, minutes, tested, schooling)
+    settings = photographs.Settings(kinds, minutes, tested, schooling, leaps)
     command = (
         f"python -m studies photographs {data if data == FACES else Path(data).name} "
         f"--generators {generators} --size {size}"
@@ -441,6 +444,7 @@ def study_photographs(
         + (f" --share {share:g}" if share < 1 else "")
         + (f" --reference {reference}" if reference else "")
         + (" --rotate" if rotate else "")
+        + (" --leaps" if leaps else "")
         + f" --runs {runs} --seed {seed} --device {device}"
     )
     fetched = ["lpips-alexnet", "efficientnet-lite0"]

@@ -34,7 +34,7 @@ from ..state import read_json, same_study, write_json
 from .figures import draw
 from .retraining import measure_retraining
 from .subjects import Schooling, Subject
-from .tables import Meter, explain, measure, measure_cost, measure_pixels
+from .tables import Meter, explain, measure, measure_cost, measure_leaps, measure_pixels
 
 __all__ = ["GENERATORS", "Schooling", "Settings", "Subject", "gather", "run"]
 
@@ -50,12 +50,14 @@ class Settings:
         minutes: The time for a fit. Defaults to what fit takes by itself.
         tested: How many photographs are explained, at most.
         schooling: How classifiers of a folder are trained.
+        leaps: Whether to compare ways to leap: solvers, injections and focus.
     """
 
     generators: tuple[str, ...] = GENERATORS[:3]
     minutes: float | None = None
     tested: int = 512
     schooling: Schooling = field(default_factory=Schooling)
+    leaps: bool = False
 
 
 def run(
@@ -93,7 +95,7 @@ def run(
         subject = open_subject(seed)
         own = out / _folder(subject.name)
         begun = asdict(settings) | {"device": torch.device(device).type}
-        same_study(own, {k: v for k, v in begun.items() if k != "generators"})
+        same_study(own, {k: v for k, v in begun.items() if k not in ("generators", "leaps")})
         for m, kind in enumerate(settings.generators):
             path = own / f"{kind}-{seed}.json"
             if path.exists():
@@ -151,6 +153,8 @@ def _run(
     if not isinstance(bundle.generator, SpatialAutoencoder):
         return numbers
     numbers |= measure_pixels(bundle, subject, walks, meter)
+    if settings.leaps:
+        numbers |= measure_leaps(bundle, subject, walks, meter)
     if subject.rows is not None:
         numbers |= measure_retraining(
             bundle,

@@ -1,4 +1,4 @@
-"""What is measured of a bundle: reconstructions, counterfactuals, own pixels, and the cost.
+"""What is measured of a bundle: reconstructions, counterfactuals, own pixels, leaps, and the cost.
 
 Distances are to the input, not to its reconstruction: what a generator loses counts. LPIPS is also
 given as a share of that between photographs that have nothing to do with each other.
@@ -16,6 +16,8 @@ from leapfactual.bundle import Bundle
 from leapfactual.explainer import LeapFactual
 from leapfactual.explanation import Explanation
 from leapfactual.jobs.consistency import agreement
+from leapfactual.jobs.guided_plans import SOLVERS
+from leapfactual.leaps import Focus, Plan, Stage, Tightening, describe, focus, inject, tighten
 from leapfactual.metrics import (
     LPIPS,
     METRICS,
@@ -36,6 +38,17 @@ MIN_GHOST_CHANGE = 0.1
 # it. A CPU captures nothing.
 TIMED, WARM_UP, SINGLE_IMAGES = 3, 2, 16
 BATCH_SIZE = 256
+# What may follow the leaps that arrive, from nothing to strong injections with a focus.
+TAILS: tuple[Plan, ...] = (
+    (),
+    (tighten(5),),
+    (focus(0.6), tighten(5)),
+    *(
+        (tighten(5), inject(n, gamma, gamma, 1.0, w), *more)
+        for n, gamma, w in ((1, 0.3, 4.0), (1, 0.5, 3.0), (1, 0.5, 4.0), (2, 0.5, 3.0))
+        for more in ((), (focus(0.6),), (focus(1.0),))
+    ),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +144,37 @@ def measure_pixels(
             )
             numbers |= {f"{key} | {metric.name}": metric.mean(e) for metric in metrics}
             numbers[f"{key} | ghosts"] = ghosts(e, bundle.generator)
+    return numbers
+
+
+def measure_leaps(
+    bundle: Bundle, subject: Subject, walks: Walks, meter: Meter
+) -> dict[str, float]:
+    """Returns what solvers, injections and a focus give, by ``what | way | metric``.
+
+    Every plan begins with the leaps of the bundle's nearest, so that only the rest differs.
+    """
+    x = walks.x
+    others = replace(walks.found["plain"], counterfactual=x.roll(max(1, len(x) // 2), 0))
+    random = perceptual(meter.lpips, "x").mean(others)
+    arriving: list[Stage] = []
+    for stage in bundle.front[0].plan:
+        if isinstance(stage, Tightening | Focus):
+            break
+        arriving.append(stage)
+    metrics = (METRICS["ACC"], oracle_validity(subject.judge, "judge", BATCH_SIZE))
+    numbers: dict[str, float] = {}
+    for solver in SOLVERS:
+        for tail in TAILS:
+            explainer = bundle.explainer(
+                subject.classifier, plan=[*arriving, *tail], solver=solver, force=True
+            )
+            e = explainer.explain(x, walks.target)
+            key = f"leaps | {type(solver).__name__}: {describe(tail) or 'arrived'}"
+            for metric in (*metrics, *subject.metrics, METRICS["nfe"]):
+                numbers[f"{key} | {metric.name}"] = metric.mean(e)
+            share = perceptual(meter.lpips, "x").mean(e) / random
+            numbers[f"{key} | LPIPS, share of random pairs"] = share
     return numbers
 
 

@@ -13,7 +13,7 @@ from leapfactual.errors import InputError
 from leapfactual.imaging import to_pil
 from leapfactual.metrics import LPIPS, EfficientNetLite0
 from studies import photographs
-from studies.photographs import subjects
+from studies.photographs import subjects, tables
 from studies.photographs.subjects import Schooling, Subject
 from studies.photographs.tables import Meter, ghosts
 
@@ -191,7 +191,8 @@ def test_some_images_of_a_set_are_a_set(folder):
 @pytest.mark.slow
 def test_the_whole_study_at_a_small_size(folder, tmp_path, monkeypatch):
     meter = Meter(LPIPS(), EfficientNetLite0())
-    settings = photographs.Settings(("vae", "spatial"), 0.3, 8, Schooling(0.5, 4, 4))
+    settings = photographs.Settings(("vae", "spatial"), 0.3, 8, Schooling(0.5, 4, 4), leaps=True)
+    monkeypatch.setattr(tables, "TAILS", tables.TAILS[1:3])
     said = []
 
     def subject(seed):
@@ -226,6 +227,8 @@ def test_the_whole_study_at_a_small_size(folder, tmp_path, monkeypatch):
     assert found["own pixels, plain", "spatial, not kept", "ghosts"] == pytest.approx(0, abs=1e-4)
     assert found["retraining", "spatial, weak, longer", "lead in ACC"] == 0
     assert found["cost", "vae, plain", "ms alone"] > 0
+    for way in ("NoisedMidpoint: tighten(5)", "RetracedMidpoint: focus(0.6), tighten(5)"):
+        assert found["leaps", f"spatial, {way}", "LPIPS, share of random pairs"] > 0
     assert json.loads((tmp_path / "out" / "photographs.json").read_text())["command"] == "test"
     monkeypatch.setattr(photographs, "fit_bundle", lambda *_, **__: pytest.fail("fitted again"))
     assert run() == rows
