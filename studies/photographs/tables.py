@@ -95,8 +95,7 @@ def explain(bundle: Bundle, subject: Subject, tested: int, device: str, seed: in
 def measure(bundle: Bundle, subject: Subject, walks: Walks, meter: Meter) -> dict[str, float]:
     """Returns the numbers of a bundle, by ``what | way | metric``."""
     x = walks.x
-    others = replace(walks.found["plain"], counterfactual=x.roll(max(1, len(x) // 2), 0))
-    random = perceptual(meter.lpips, "x").mean(others)
+    random = _between_random(walks, meter)
     numbers = {"photographs | random pairs | LPIPS to input": random}
     reconstruction = _reconstruct(bundle.generator, x)
     for name, classifier in (("classifier", subject.classifier), ("judge", subject.judge)):
@@ -155,8 +154,7 @@ def measure_leaps(
     Every plan begins with the leaps of the bundle's nearest, so that only the rest differs.
     """
     x = walks.x
-    others = replace(walks.found["plain"], counterfactual=x.roll(max(1, len(x) // 2), 0))
-    random = perceptual(meter.lpips, "x").mean(others)
+    random = _between_random(walks, meter)
     arriving: list[Stage] = []
     for stage in bundle.front[0].plan:
         if isinstance(stage, Tightening | Focus):
@@ -226,6 +224,12 @@ def _time(explainer: LeapFactual, batches: Sequence[tuple[Tensor, Tensor]]) -> l
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
     return seconds
+
+
+def _between_random(walks: Walks, meter: Meter) -> float:
+    """Returns the distance between photographs that have nothing to do with each other."""
+    others = walks.x.roll(max(1, len(walks.x) // 2), 0)
+    return perceptual(meter.lpips, "x").mean(replace(walks.found["plain"], counterfactual=others))
 
 
 def _similarity(key: str, e: Explanation, meter: Meter, random: float) -> dict[str, float]:
