@@ -145,9 +145,10 @@ class NoisedMidpoint(Midpoint):
     with noise :math:`\epsilon` of its own in every step, at whose middle both are evaluated once.
     So a field is asked about what it was trained on: latents with as much noise as their time has.
     On the way of lifting with a small step size there is hardly any. Where :math:`w` is :math:`v`,
-    ``z`` comes back exactly; where they are linear in ``z``, as for Gaussian classes, the path
-    makes no difference in the limit of many steps. The noise is Gaussian, and the same for all
-    latents of a size, so that results can be repeated and do not depend on the batch.
+    ``z`` comes back exactly; where both are linear in ``z`` with one slope, as for Gaussian
+    classes and equal step sizes, the path makes no difference in the limit of many steps. The
+    noise is Gaussian, and the same for all latents of a size, so that results can be repeated and
+    do not depend on the batch.
 
     References:
         | FlowEdit: Inversion-Free Text-Based Editing Using Pre-Trained Flow Models (Kulikov et
