@@ -394,7 +394,7 @@ def study_photographs(
     ] = None,
     rotate: Annotated[bool, typer.Option("--rotate", help="For images without an up.")] = False,
     leaps: Annotated[
-        bool, typer.Option("--leaps", help="Compare solvers, injections and focus as well.")
+        bool, typer.Option("--leaps", help="Compare injections and focus as well.")
     ] = False,
     runs: Annotated[int, typer.Option(help="How many runs.", min=1)] = 3,
     device: Device = "cpu",

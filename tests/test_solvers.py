@@ -2,7 +2,6 @@
 
 import math
 import sys
-from itertools import pairwise
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import torch
 import leapfactual as lf
 from leapfactual import solvers
 from leapfactual.errors import InputError, IntegrationError, MissingExtra
-from leapfactual.solvers import SOLVERS, FixedStep, NoisedMidpoint, RetracedMidpoint
+from leapfactual.solvers import SOLVERS, FixedStep, NoisedMidpoint
 from leapfactual.testing import GaussianOracle
 
 FIXED = [lf.Euler, lf.Midpoint, solvers.Heun, lf.RK4]
@@ -117,7 +116,6 @@ def test_every_solver_can_be_named():
     assert set(SOLVERS) == {
         "Euler",
         "Midpoint",
-        "RetracedMidpoint",
         "NoisedMidpoint",
         "Heun",
         "RK4",
@@ -127,36 +125,17 @@ def test_every_solver_can_be_named():
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_what_is_retraced_comes_back_exactly(problem):
+def test_a_way_through_noise_comes_back_exactly(problem):
     """However few steps there are; plain ones leave an error."""
     v = problem.v
-    assert torch.equal(RetracedMidpoint(2).round_trip(v, v, Z), Z)
+    assert torch.equal(NoisedMidpoint(2).round_trip(v, v, Z), Z)
     assert not torch.allclose(lf.Midpoint(2).round_trip(v, v, Z), Z, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_a_retraced_way_is_of_order_two_at_least(problem):
-    """Down along one velocity and back along another, of which the limit is known."""
-    down, up = problem.v, lambda t, z: 0.5 * problem.v(t, z) - z
-    wanted = lf.RK4(200).round_trip(down, up, Z)
-    errors = [
-        (RetracedMidpoint(n).round_trip(down, up, Z) - wanted).abs().max().item()
-        for n in (10, 20, 40)
-    ]
-    assert errors[2] < 1e-3
-    for coarse, fine in pairwise(errors):
-        assert coarse / fine > 3.5
-
-
-def test_a_retraced_way_integrates_as_the_midpoint_method_does():
+def test_one_way_alone_is_integrated_as_the_midpoint_method_does():
     for way in ((0.0, 1.0), (1.0, 0.0)):
         wanted = lf.Midpoint(5).integrate(Growth.v, Z, *way)
-        assert torch.equal(RetracedMidpoint(5).integrate(Growth.v, Z, *way), wanted)
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_a_way_through_noise_comes_back_exactly(problem):
-    assert torch.equal(NoisedMidpoint(3).round_trip(problem.v, problem.v, Z), Z)
+        assert torch.equal(NoisedMidpoint(5).integrate(Growth.v, Z, *way), wanted)
 
 
 @pytest.mark.parametrize(("lift", "land", "guidance"), [(1.0, 1.0, 1.0), (0.6, 0.6, 3.0)])

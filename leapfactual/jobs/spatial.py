@@ -28,7 +28,7 @@ from ..training.autoencoder import Indexed
 from ..training.loop import Epoch
 from ..types import Classifier
 from .budget import TIMED_STEPS, Budget, seconds_per_step
-from .guided_plans import SOLVERS, choose_solver, enough_images, search_guided_plans
+from .guided_plans import SOLVER, enough_images, search_guided_plans
 from .plans import HeldOut, PlanSearch
 from .recipe import (
     AUTOENCODER_SHARE,
@@ -232,7 +232,7 @@ class Trainer:
             channels = SIZES[size][1]
             dropout = GPU_DROPOUT if self.on_gpu else CPU_DROPOUT
             field = UNet2dField(model.latent_shape, p.shape[1], channels=channels, dropout=dropout)
-            return Flow(field, SOLVERS[0]).to(z.device)
+            return Flow(field, SOLVER).to(z.device)
 
         def choose() -> list[int]:
             rows = torch.arange(TIMED_STEPS * batch, device=z.device) % len(z)
@@ -322,8 +322,7 @@ def _flow_seconds(run: Run) -> float:
 
 
 def search(run: Run, held_out: HeldOut) -> tuple[PlanSearch, RatedPlan | None]:
-    """Searches guided plans, on as many images as there is time for, and a solver first."""
-    held_out.flow = held_out.flow.with_solver(choose_solver(held_out))
+    """Searches guided plans, on as many images as there is time for."""
     few = enough_images(held_out, 0.8 * run.budget.left)
     search = search_guided_plans(
         few, run.budget.left, lambda share: run.on_progress(share, "choosing a plan")

@@ -50,7 +50,7 @@ class Settings:
         minutes: The time for a fit. Defaults to what fit takes by itself.
         tested: How many photographs are explained, at most.
         schooling: How classifiers of a folder are trained.
-        leaps: Whether to compare ways to leap: solvers, injections and focus.
+        leaps: Whether to compare what may follow the leaps that arrive: injections and focus.
     """
 
     generators: tuple[str, ...] = GENERATORS[:3]

@@ -16,7 +16,6 @@ from leapfactual.bundle import Bundle
 from leapfactual.explainer import LeapFactual
 from leapfactual.explanation import Explanation
 from leapfactual.jobs.consistency import agreement
-from leapfactual.jobs.guided_plans import SOLVERS
 from leapfactual.leaps import Focus, Plan, Stage, Tightening, describe, focus, inject, tighten
 from leapfactual.metrics import (
     LPIPS,
@@ -149,7 +148,7 @@ def measure_pixels(
 def measure_leaps(
     bundle: Bundle, subject: Subject, walks: Walks, meter: Meter
 ) -> dict[str, float]:
-    """Returns what solvers, injections and a focus give, by ``what | way | metric``.
+    """Returns what injections and a focus give, by ``what | way | metric``.
 
     Every plan begins with the leaps of the bundle's nearest, so that only the rest differs.
     """
@@ -162,17 +161,14 @@ def measure_leaps(
         arriving.append(stage)
     metrics = (METRICS["ACC"], oracle_validity(subject.judge, "judge", BATCH_SIZE))
     numbers: dict[str, float] = {}
-    for solver in SOLVERS:
-        for tail in TAILS:
-            explainer = bundle.explainer(
-                subject.classifier, plan=[*arriving, *tail], solver=solver, force=True
-            )
-            e = explainer.explain(x, walks.target)
-            key = f"leaps | {type(solver).__name__}: {describe(tail) or 'arrived'}"
-            for metric in (*metrics, *subject.metrics, METRICS["nfe"]):
-                numbers[f"{key} | {metric.name}"] = metric.mean(e)
-            share = perceptual(meter.lpips, "x").mean(e) / random
-            numbers[f"{key} | LPIPS, share of random pairs"] = share
+    for tail in TAILS:
+        explainer = bundle.explainer(subject.classifier, plan=[*arriving, *tail], force=True)
+        e = explainer.explain(x, walks.target)
+        key = f"leaps | {describe(tail) or 'arrived'}"
+        for metric in (*metrics, *subject.metrics, METRICS["nfe"]):
+            numbers[f"{key} | {metric.name}"] = metric.mean(e)
+        share = perceptual(meter.lpips, "x").mean(e) / random
+        numbers[f"{key} | LPIPS, share of random pairs"] = share
     return numbers
 
 

@@ -227,7 +227,7 @@ def test_the_whole_study_at_a_small_size(folder, tmp_path, monkeypatch):
     assert found["own pixels, plain", "spatial, not kept", "ghosts"] == pytest.approx(0, abs=1e-4)
     assert found["retraining", "spatial, weak, longer", "lead in ACC"] == 0
     assert found["cost", "vae, plain", "ms alone"] > 0
-    for way in ("NoisedMidpoint: tighten(5)", "RetracedMidpoint: focus(0.6), tighten(5)"):
+    for way in ("tighten(5)", "focus(0.6), tighten(5)"):
         assert found["leaps", f"spatial, {way}", "LPIPS, share of random pairs"] > 0
     assert json.loads((tmp_path / "out" / "photographs.json").read_text())["command"] == "test"
     monkeypatch.setattr(photographs, "fit_bundle", lambda *_, **__: pytest.fail("fitted again"))
