@@ -181,12 +181,17 @@ def number(value: object, name: str) -> float:
     return float(value)
 
 
-def positive(value: object, name: str) -> int:
-    """Returns a whole number of at least 1, or refuses it."""
+def positive(value: object, name: str, most: int | None = None) -> int:
+    """Returns a whole number of at least 1, and at most ``most`` where it is given, or refuses it.
+
+    Numbers that a file or a command line declares are bounded where a large one would run for
+    days, or fill the memory.
+    """
     try:
         number = whole(value, name)
     except InputError:
         number = 0
-    if number < 1:
-        raise InputError(f"`{name}` must be a whole number of at least 1, got {value!r}.")
+    if number < 1 or (most is not None and number > most):
+        bounds = "of at least 1" if most is None else f"from 1 to {most:,}"
+        raise InputError(f"`{name}` must be a whole number {bounds}, got {value!r}.")
     return number

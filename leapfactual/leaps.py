@@ -27,6 +27,9 @@ from .errors import InputError
 from .flow import Flow
 from .solvers import FixedStep
 
+# The paper takes 300 leaps at most. Behind 52 bisections double precision has no number between.
+MAX_LEAPS, MAX_BISECTIONS = 10_000, 52
+
 
 def leap(
     flow: Flow,
@@ -93,8 +96,10 @@ class Leaps:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", checks.whole(self.n, "n"))
-        if self.n < 0:
-            raise InputError(f"`n` must be a whole number of leaps, at least 0, got {self.n}.")
+        if not 0 <= self.n <= MAX_LEAPS:
+            raise InputError(
+                f"`n` must be a number of leaps from 0 to {MAX_LEAPS:,}, got {self.n}."
+            )
         for name in ("lift", "land"):
             value = checks.number(getattr(self, name), name)
             object.__setattr__(self, name, value)
@@ -176,7 +181,7 @@ class Tightening:
     open_loop, confidence = False, 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", checks.positive(self.n, "n"))
+        object.__setattr__(self, "n", checks.positive(self.n, "n", MAX_BISECTIONS))
 
 
 @dataclass(frozen=True)

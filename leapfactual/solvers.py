@@ -28,7 +28,7 @@ from . import checks
 from .errors import InputError, IntegrationError
 from .extras import require
 
-MOST_STEPS = 2_000
+MOST_STEPS, MAX_FIXED_STEPS = 2_000, 10_000
 Velocity = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -67,7 +67,7 @@ class FixedStep(Solver):
     b: ClassVar[tuple[float, ...]]
 
     def __post_init__(self) -> None:
-        checks.positive(self.steps, "steps")
+        checks.positive(self.steps, "steps", MAX_FIXED_STEPS)
 
     @property
     def nfe(self) -> int:

@@ -90,7 +90,7 @@ def test_counts_its_evaluations(kind):
     assert len(calls) == kind(5).nfe
 
 
-@pytest.mark.parametrize("steps", [0, -1, 2.5, True])
+@pytest.mark.parametrize("steps", [0, -1, 2.5, True, 10**12])
 def test_wrong_steps_are_named(steps):
     with pytest.raises(InputError, match=rf"`steps` must be a whole number .* got {steps}"):
         lf.RK4(steps)

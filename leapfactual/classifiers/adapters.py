@@ -1,5 +1,6 @@
 """Adapters for classifiers of other libraries, each imported where it is used."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,9 @@ def from_onnx(
     """Creates a classifier from an ONNX file, run by ONNX Runtime on the CPU.
 
     Arguments:
-        path: The file; its first input takes images, its first output gives a row for each.
+        path: The file; its first input takes images, its first output gives a row for each. Its
+            weights are in it, or in a file beside it that is called as it is, with ``.data``
+            behind.
         preprocessing: Applied to the images first.
         output: Whether that row holds ``logits`` or ``probabilities``.
     """
@@ -73,7 +76,7 @@ def onnx_rows(
         raise MissingData(f"there is no ONNX file at {path}. Give the path of an .onnx file.")
     onnxruntime = require("onnxruntime", extra="onnx", subject="ONNX files need")
     try:
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        session = _onnx_session(onnxruntime, path)
     except Exception as error:  # onnxruntime's own errors have no common parent but this
         reason = str(error).strip().splitlines()[0]
         raise InputError(f"{path} is no ONNX model ({reason}). Export it again.") from error
@@ -101,6 +104,27 @@ def onnx_rows(
         return row.float()
 
     return run
+
+
+def _onnx_session(onnxruntime: Any, path: Path) -> Any:  # noqa: ANN401 - it is not required
+    """Opens a model, with the weights in ``NAME.onnx.data`` if they are there.
+
+    A model may name any file as that of its weights. It gets no folder to find one in.
+    """
+    options = onnxruntime.SessionOptions()
+    weights = path.with_name(f"{path.name}.data")
+    if weights.is_file():
+        content = weights.read_bytes()
+        options.add_external_initializers_from_files_in_memory(
+            [weights.name], [content], [len(content)]
+        )
+    with tempfile.TemporaryDirectory() as empty:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", empty
+        )
+        return onnxruntime.InferenceSession(
+            path.read_bytes(), options, providers=["CPUExecutionProvider"]
+        )
 
 
 def from_clip(

@@ -18,7 +18,7 @@ from ..errors import InputError, LeapError, MissingData
 from ..imaging import stretch
 from . import packages
 from .datasets import Dataset, split
-from .hdf5 import open_hdf5
+from .hdf5 import open_hdf5, plain_dataset
 from .images import open_images, resize
 from .reading import to_unit
 
@@ -190,10 +190,10 @@ def _decals_arrays(path: Path, file: Any) -> tuple[Any, Tensor]:  # noqa: ANN401
     """Returns the images, still on disk, and the labels, and sees that they are as expected."""
     remedy = "Give Galaxy10_DECals.h5, or pictures in class folders."
     for name in ("images", "ans"):
-        if getattr(file.get(name), "shape", None) is None:
+        if name not in file:
             found = ", ".join(sorted(file)) or "nothing"
             raise InputError(f"{path} must hold an array `{name}`; it has {found}. {remedy}")
-    images, ans = file["images"], file["ans"]
+    images, ans = plain_dataset(file, "images"), plain_dataset(file, "ans")
     if images.shape[1:] != DECALS_SHAPE or images.dtype != np.uint8:
         raise InputError(
             f"`images` in {path} must be uint8 of shape (N, 256, 256, 3), got {images.dtype} of "

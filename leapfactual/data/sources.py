@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InputError, LeapError, MissingData
-from .hdf5 import open_hdf5
+from .hdf5 import open_hdf5, plain_dataset
 from .reading import MAX_PIXELS, decode, read_image, to_unit
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
-# Guards against archives that unpack without end: an .npz is read whole, a zip member by member.
-MAX_BYTES = 16 * 2**30
+# Guards against archives that unpack without end: an .npz is read whole, up to so many GiB unless
+# the variable says otherwise, and a zip member by member.
+MAX_GIB, MAX_GIB_VARIABLE = 1.0, "LEAPFACTUAL_MAX_GIB"
 MAX_MEMBER_BYTES = 256 * 2**20
 # How much of an array to read at a time.
 BLOCK_BYTES = 64 * 2**20
@@ -142,7 +142,7 @@ class ZipFiles(Source):
 class Array(Source):
     """Reads rows of an array ``(N, H, W)``, ``(N, H, W, C)`` or ``(N, C, H, W)``, also on disk."""
 
-    def __init__(self, path: Path, array: Any, labels: NDArray[Any] | None) -> None:  # noqa: ANN401
+    def __init__(self, path: Path, array: Any, labels: Any | None) -> None:  # noqa: ANN401
         if array.ndim not in (3, 4):
             raise InputError(
                 f"{path} must hold images of shape (N, H, W), (N, H, W, C) or (N, C, H, W), got "
@@ -165,13 +165,8 @@ class Array(Source):
                 f"{tuple(array.shape)}."
             )
         if labels is not None:
-            labels = np.asarray(labels).reshape(-1)
-            if len(labels) != len(array):
-                raise InputError(
-                    f"{path} must hold one label per image, got {len(labels)} labels for "
-                    f"{len(array)} images."
-                )
-            kinds, index = np.unique(labels, return_inverse=True)
+            _check_labels(path, labels.shape, len(array))
+            kinds, index = np.unique(np.asarray(labels[()]).reshape(-1), return_inverse=True)
             self.classes = tuple(_text(kind) for kind in kinds)
             self.labels = torch.from_numpy(index.astype(np.int64))
 
@@ -342,17 +337,34 @@ def _members(archive: zipfile.ZipFile) -> dict[tuple[str, ...], zipfile.ZipInfo]
     return found
 
 
+def _check_labels(path: Path, shape: tuple[int, ...], images: int) -> None:
+    """Checks that there is a label for each image, before they are read."""
+    if math.prod(shape) != images:
+        raise InputError(
+            f"{path} must hold one label per image, got {math.prod(shape)} labels for {images} "
+            "images."
+        )
+
+
+def _max_bytes() -> float:
+    """Returns how much may be read at once."""
+    given = os.environ.get(MAX_GIB_VARIABLE, str(MAX_GIB))
+    try:
+        gib = float(given)
+    except ValueError:
+        gib = math.nan
+    if not 0 < gib < math.inf:
+        raise InputError(f"${MAX_GIB_VARIABLE} must be a number of GiB above 0, got {given!r}.")
+    return gib * 2**30
+
+
 def _npz(path: Path) -> Array:
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > MAX_BYTES:
-            raise InputError(
-                f"{path} unpacks to {size / 2**30:.0f} GiB, more than {MAX_BYTES // 2**30}. Use "
-                "HDF5 or image files, which are read piece by piece."
-            )
         with np.load(path, allow_pickle=False) as file:
             images, labels = _keys(path, list(file))
+            shapes = [_declared(path, file, key) for key in (images, labels) if key]
+            if labels and shapes[0]:
+                _check_labels(path, shapes[1], shapes[0][0])
             return Array(path, file[images], file[labels] if labels else None)
     except InputError:
         raise
@@ -360,11 +372,30 @@ def _npz(path: Path) -> Array:
         raise InputError(f"{path} cannot be read ({type(error).__name__}: {error}).") from error
 
 
+def _declared(path: Path, file: Any, key: str) -> tuple[int, ...]:  # noqa: ANN401 - an NpzFile
+    """Returns the shape that an array in an .npz file declares, if it is not too large to read."""
+    read: Any = np.lib.format  # numpy gives these functions no types
+    with file.zip.open(f"{key}.npy") as member:
+        first = read.read_magic(member) == (1, 0)
+        header = read.read_array_header_1_0 if first else read.read_array_header_2_0
+        shape, _, dtype = header(member)
+    size, most = math.prod(shape) * dtype.itemsize, _max_bytes()
+    if size > most:
+        raise InputError(
+            f"`{key}` in {path} unpacks to {size / 2**30:.2g} GiB, more than {most / 2**30:.2g}. "
+            "Use HDF5 or image files, which are read piece by piece, or allow it: "
+            f"{MAX_GIB_VARIABLE}={math.ceil(size / 2**30)}."
+        )
+    return tuple(shape)
+
+
 def _hdf5(path: Path) -> Array:
     try:
         file = open_hdf5(path)
         images, labels = _keys(path, list(file))
-        return Array(path, file[images], file[labels][()] if labels else None)
+        return Array(
+            path, plain_dataset(file, images), plain_dataset(file, labels) if labels else None
+        )
     except LeapError:
         raise
     except Exception as error:  # a damaged file can raise anything

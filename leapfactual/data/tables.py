@@ -13,6 +13,7 @@ from ..errors import InputError, MissingData
 from .sources import Broken
 
 LABEL_NAMES = ("label", "class", "target", "y")
+LARGEST = torch.finfo(torch.float32).max
 
 
 class Table:
@@ -110,6 +111,10 @@ def _parse_line(line: list[str], header: list[str], place: int | None) -> tuple[
         if not _is_number(text):
             raise InputError(
                 f"`{name}` is {text!r}, not a number. Write categories as numbers, in columns."
+            )
+        if abs(float(text)) > LARGEST:
+            raise InputError(
+                f"`{name}` is {text}, beyond single precision ({LARGEST:.1e}). Rescale the column."
             )
         values.append(float(text))
     return values, "" if place is None else line[place].strip()

@@ -145,10 +145,8 @@ def test_scikit_learn_with_and_without_probabilities(digits):
         from_sklearn(LinearSVC())
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_onnx_files(tmp_path):
-    onnx = pytest.importorskip("onnx")
-    weight = torch.randn(3, 64)
+def linear_onnx(onnx, weight):
+    """A model of one layer."""
     node = onnx.helper.make_node
     graph = onnx.helper.make_graph(
         [node("Flatten", ["x"], ["flat"]), node("Gemm", ["flat", "w"], ["logits"], transB=1)],
@@ -159,7 +157,32 @@ def test_onnx_files(tmp_path):
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
     model.ir_version = 9
-    onnx.save(model, tmp_path / "m.onnx")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_weights_come_from_files_of_the_model_only(tmp_path, monkeypatch):
+    """Any file of the machine could be named as that of the weights."""
+    onnx = pytest.importorskip("onnx")
+    weight = torch.randn(3, 64)
+    outside = {"save_as_external_data": True, "size_threshold": 0}
+    for name, location in (("own.onnx", "own.onnx.data"), ("other.onnx", "secret.txt")):
+        model = linear_onnx(onnx, weight)
+        onnx.save_model(model, tmp_path / name, location=location, **outside)
+    wanted = (IMAGES.flatten(1) @ weight.T).softmax(1)
+    found = from_onnx(tmp_path / "own.onnx")(IMAGES)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "other.onnx", "other.onnx"):
+        with pytest.raises(InputError, match=r"other.onnx is no ONNX model .*secret.txt"):
+            from_onnx(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_files(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    weight = torch.randn(3, 64)
+    onnx.save(linear_onnx(onnx, weight), tmp_path / "m.onnx")
     classifier = from_onnx(tmp_path / "m.onnx")
     check_classifier(classifier, IMAGES, classes=3)
     torch.testing.assert_close(

@@ -193,7 +193,7 @@ def grouped(path):
     ("make", "message"),
     [
         (lambda p: decals(p, images=None), "must hold an array `images`; it has ans. Give Galaxy"),
-        (grouped, "must hold an array `images`; it has ans, images"),
+        (grouped, "`images` in .* is no array"),
         (lambda p: decals(p, ans=None), "must hold an array `ans`; it has images. Give Galaxy10"),
         (
             lambda p: decals(p, images=np.zeros((12, 69, 69, 3), np.uint8)),

@@ -420,10 +420,77 @@ def test_loops_and_long_names_are_named(tmp_path):
 
 
 def test_a_zip_bomb_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("leapfactual.data.sources.MAX_BYTES", 1000)
-    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((100, 10, 10), dtype=np.uint8))
-    with pytest.raises(InputError, match="unpacks to .* GiB"):
+    """By what it declares, before any of it is unpacked."""
+    declared = {"descr": "|u1", "fortran_order": False, "shape": (2**11, 2**10, 2**10)}
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("images.npy", "w") as f:
+        np.lib.format.write_array_header_1_0(f, declared)
+    tracemalloc.start()
+    with pytest.raises(
+        InputError, match=r"`images` in .* unpacks to 2 GiB.*LEAPFACTUAL_MAX_GIB=2"
+    ):
         open_images(tmp_path / "a.npz")
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+    np.savez(tmp_path / "b.npz", images=np.zeros((100, 10, 10), dtype=np.uint8))
+    assert len(open_images(tmp_path / "b.npz")) == 100
+    monkeypatch.setenv("LEAPFACTUAL_MAX_GIB", "1e-6")
+    with pytest.raises(InputError, match="`images` in .* more than 1e-06"):
+        open_images(tmp_path / "b.npz")
+    monkeypatch.setenv("LEAPFACTUAL_MAX_GIB", "plenty")
+    with pytest.raises(InputError, match="must be a number of GiB above 0, got 'plenty'"):
+        open_images(tmp_path / "b.npz")
+
+
+def external_link(h5py, file, secret):
+    file["images"] = h5py.ExternalLink(secret.with_suffix(".h5").name, "images")
+
+
+def external_storage(h5py, file, secret):
+    file.create_dataset("images", (4, 5, 5), "u1", external=[(str(secret), 0, 100)])
+
+
+def virtual_dataset(h5py, file, secret):
+    layout = h5py.VirtualLayout((4, 5, 5), "u1")
+    layout[:] = h5py.VirtualSource(str(secret.with_suffix(".h5")), "images", (4, 5, 5))
+    file.create_virtual_dataset("images", layout)
+
+
+@pytest.mark.parametrize(
+    ("refer", "message"),
+    [
+        (external_link, "`images` in .* is a link"),
+        (external_storage, "`images` in .* is stored in other files"),
+        (virtual_dataset, "`images` in .* is stored in other files"),
+    ],
+)
+def test_hdf5_files_cannot_show_other_files(tmp_path, refer, message):
+    """An array may be said to lie in any file of the machine, whose bytes would become pixels."""
+    h5py = pytest.importorskip("h5py")
+    (tmp_path / "secret.txt").write_text("not for everybody" * 10)
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["images"] = np.zeros((4, 5, 5), np.uint8)
+    with h5py.File(tmp_path / "given.h5", "w") as file:
+        refer(h5py, file, tmp_path / "secret.txt")
+    with pytest.raises(InputError, match=message):
+        open_images(tmp_path / "given.h5")
+
+
+def test_vast_labels_and_chunks_are_refused_unread(tmp_path):
+    """Both pack to nothing, and would take gigabytes."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "labels.h5", "w") as file:
+        file["images"] = np.zeros((4, 5, 5), np.uint8)
+        file.create_dataset("labels", (10**9,), "i4", chunks=(2**20,), compression=9)
+    with h5py.File(tmp_path / "chunk.h5", "w") as file:
+        shape = 2**24, 8, 8
+        file.create_dataset("images", shape, "u1", chunks=shape, compression=9)
+    tracemalloc.start()
+    with pytest.raises(InputError, match="got 1000000000 labels for 4 images"):
+        open_images(tmp_path / "labels.h5")
+    with pytest.raises(InputError, match="packed in chunks of 1024 MiB, more than 256"):
+        open_images(tmp_path / "chunk.h5")
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
 
 
 def test_hdf5_says_what_to_install(tmp_path, monkeypatch):

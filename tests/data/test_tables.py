@@ -24,7 +24,7 @@ def test_a_table_has_columns_labels_and_names(tmp_path):
 
 
 def test_lines_that_are_not_numbers_are_named_and_left_out(tmp_path):
-    path = write(tmp_path / "t.csv", "a,b\n1,2\n1,red\n1\n\nnan,2\n3,4\n")
+    path = write(tmp_path / "t.csv", "a,b\n1,2\n1,red\n1\n\nnan,2\n3,4\n1e39,2\n")
     table = open_table(path)
     assert len(table) == 2
     assert table.labels is None
@@ -32,6 +32,8 @@ def test_lines_that_are_not_numbers_are_named_and_left_out(tmp_path):
     assert "`b` is 'red', not a number" in reasons["3"]
     assert "it has 1 entries, the header 2" in reasons["4"]
     assert "`a` is 'nan'" in reasons["6"]
+    assert "`a` is 1e39, beyond single precision" in reasons["8"]
+    assert table.rows.isfinite().all()
 
 
 @pytest.mark.parametrize(
