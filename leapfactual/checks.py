@@ -5,6 +5,7 @@ or tried out. Shapes are checked then, and values are not.
 """
 
 import operator
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from .errors import InputError
 # Wide enough for rows that a half-precision softmax gave.
 SIMPLEX_TOLERANCE = 1e-2
 SYNC_IS_ERROR = 2
+# More than any network of ours has. A file that declares more would be built for hours.
+MAX_DEPTH, MAX_BLOCKS, MAX_LEVELS = 256, 64, 16
 
 
 def shape(x: Tensor) -> str:
@@ -179,6 +182,15 @@ def number(value: object, name: str) -> float:
     if isinstance(value, bool | str) or not hasattr(value, "__float__"):
         raise InputError(f"`{name}` must be a number, got {value!r}.")
     return float(value)
+
+
+def levels(values: Sequence[object], name: str, example: str) -> tuple[int, ...]:
+    """Returns the whole numbers of a network's levels, at least one and not too many."""
+    if not 1 <= len(values) <= MAX_LEVELS:
+        raise InputError(
+            f"`{name}` must name 1 to {MAX_LEVELS} levels, got {len(values)}. Try {example}."
+        )
+    return tuple(positive(value, name) for value in values)
 
 
 def positive(value: object, name: str, most: int | None = None) -> int:

@@ -118,8 +118,11 @@ def test_time_expands_from_a_scalar_and_from_one_per_row():
     [
         (lambda: lf.MLPField(0, 2), "`features` must be a whole number of at least 1, got 0"),
         (lambda: lf.MLPField(2, 2, depth=0), "`depth` must be"),
+        (lambda: lf.MLPField(2, 2, depth=10**5), "`depth` must be .* 256, got 100000"),
+        (lambda: lf.fields.UNet1dField(2, 2, blocks=10**4), "`blocks` must be .* 64, got 10000"),
+        (lambda: lf.fields.UNet1dField(2, 2, multipliers=[1] * 99), "1 to 16 levels, got 99"),
         (lambda: lf.MLPField(2, 2, activation="swish"), r"one of \['silu'.*got 'swish'"),
-        (lambda: lf.fields.UNet1dField(2, 2, multipliers=()), "at least one level, got none"),
+        (lambda: lf.fields.UNet1dField(2, 2, multipliers=()), "must name 1 to 16 levels, got 0"),
         (lambda: lf.fields.UNet1dField(2, 2, channels=-8), "`channels` must be"),
         (
             lambda: lf.fields.UNet2dField((2, 3), 2),
@@ -128,7 +131,7 @@ def test_time_expands_from_a_scalar_and_from_one_per_row():
         (lambda: lf.fields.UNet2dField((2, 0, 3), 2), "`shape` must be .* at least 1, got 0"),
         (
             lambda: lf.fields.UNet2dField((2, 3, 3), 2, multipliers=()),
-            "at least one level, got none",
+            "must name 1 to 16 levels, got 0",
         ),
         (lambda: lf.fields.UNet2dField((2, 3, 3), 2, multipliers=(1, 0)), "`multipliers` must be"),
         (lambda: lf.fields.UNet2dField((2, 3, 3), 2, channels=0), "`channels` must be"),

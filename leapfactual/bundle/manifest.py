@@ -36,6 +36,8 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         got = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
         raise InputError(f"{path} must describe a `{FORMAT}`, got `{got}`. Make the bundle again.")
+    if not isinstance(manifest.get("files"), dict):
+        raise InputError(f"{path} must name its `files`, with size and hash. Make it again.")
     return manifest
 
 

@@ -101,7 +101,7 @@ def inspect(
     from ..bundle.manifest import read_manifest
 
     manifest = read_manifest(bundle)
-    ours = "generator.safetensors" in (manifest.get("files") or {})
+    ours = "generator.safetensors" in manifest["files"]
     loaded = Bundle.load(bundle, generator=None if ours else _AbsentGenerator(manifest))
     if as_json:
         print_json(manifest)

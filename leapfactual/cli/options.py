@@ -32,7 +32,7 @@ def _configure(context: typer.Context, path: Path | None) -> Path | None:
         raise MissingData(f"there is no configuration file {path}. Give a TOML file.")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path} is no TOML file ({error}).") from error
     name = str(context.info_name)
     section = content.get(name, {})
@@ -186,8 +186,9 @@ def check_device(name: str) -> None:
     import torch
 
     try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
+        if torch.zeros(1, device=name).is_meta:
+            raise RuntimeError("it computes nothing")
+    except Exception as error:  # a backend that is not there can raise anything
         reason = str(error).splitlines()[0]
         raise InputError(
             f"`--device {name}` cannot be used ({reason}). Use cpu, or cuda with a GPU."

@@ -1,13 +1,13 @@
 """CSV files whose lines each name one image of a set, such as targets or labels."""
 
-import csv
 import difflib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import InputError, MissingData
 from .images import Images
-from .tables import Table
+from .tables import Table, read_lines
 
 
 def read_csv_rows(
@@ -31,23 +31,23 @@ def read_csv_rows(
     for row, name in enumerate(images.names):
         for key in {name, Path(name).name}:
             known.setdefault(key, []).append(row)
-    empty = True
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        if not {"image", column} <= set(reader.fieldnames or []):
-            raise InputError(
-                f"{path} must have the columns `image` and `{column}`, got "
-                f"{', '.join(reader.fieldnames or []) or 'none'}."
-            )
-        for number, line in enumerate(reader, 2):
-            empty = False
-            cells = {key: (value or "").strip() for key, value in line.items() if key is not None}
-            rows = known.get(cells["image"], [])
-            if len(rows) != 1:
-                near = difflib.get_close_matches(cells["image"], known, n=1)
-                hint = f" Did you mean `{near[0]}`?" if near else ""
-                many = "several images have that name" if rows else "there is no such image"
-                raise InputError(f"{path}:{number} names `{cells['image']}`: {many}.{hint}")
-            yield f"{path}:{number}", rows[0], cells
-    if empty:
+    header, *lines = read_lines(path)
+    if not {"image", column} <= set(header):
+        raise InputError(
+            f"{path} must have the columns `image` and `{column}`, got "
+            f"{', '.join(header) or 'none'}."
+        )
+    for number, line in enumerate(lines, 2):
+        if not line:
+            continue
+        values = itertools.chain((value.strip() for value in line), itertools.repeat(""))
+        cells = dict(zip(header, values, strict=False))
+        rows = known.get(cells["image"], [])
+        if len(rows) != 1:
+            near = difflib.get_close_matches(cells["image"], known, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            many = "several images have that name" if rows else "there is no such image"
+            raise InputError(f"{path}:{number} names `{cells['image']}`: {many}.{hint}")
+        yield f"{path}:{number}", rows[0], cells
+    if not any(lines):
         raise InputError(f"{path} names no image. Give one line for each.")

@@ -332,7 +332,8 @@ def _members(archive: zipfile.ZipFile) -> dict[tuple[str, ...], zipfile.ZipInfo]
     for member in archive.infolist():
         place = tuple(part for part in member.filename.replace("\\", "/").split("/") if part)
         hidden = any(part.startswith(".") or part == "__MACOSX" for part in place)
-        if not member.is_dir() and not hidden and place:
+        # A member without a name breaks is_dir.
+        if place and not hidden and not member.is_dir():
             found[place] = member
     return found
 

@@ -59,6 +59,15 @@ class Table:
         return f"Table({len(self)} rows of {len(self.columns)} columns{kinds}{broken})"
 
 
+def read_lines(path: Path) -> list[list[str]]:
+    """Returns the lines of a CSV file, its header first."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return list(csv.reader(file)) or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} is no CSV file ({error}). Save it as UTF-8 CSV.") from error
+
+
 def open_table(path: str | Path) -> Table:
     """Reads a CSV file: a header, then a row of numbers a line.
 
@@ -68,12 +77,8 @@ def open_table(path: str | Path) -> Table:
     path = Path(path)
     if not path.is_file():
         raise MissingData(f"there is no table at {path}. Give a CSV file.")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is no CSV file ({error}). Save it as UTF-8 CSV.") from error
-    header = [name.strip() for name in lines[0]] if lines else []
+    names, *lines = read_lines(path)
+    header = [name.strip() for name in names]
     if len(header) != len(set(header)) or len(header) < 2 or any(map(_is_number, header)):
         raise InputError(
             f"the first line of {path} must name its columns, at least two, each once; got "
@@ -83,7 +88,7 @@ def open_table(path: str | Path) -> Table:
     columns = [name for n, name in enumerate(header) if n != place]
     kept: list[tuple[int, list[float], str]] = []
     broken = []
-    for number, line in enumerate(lines[1:], 2):
+    for number, line in enumerate(lines, 2):
         if not line:
             continue
         try:
@@ -97,8 +102,8 @@ def open_table(path: str | Path) -> Table:
     known = {name: n for n, name in enumerate(classes)}
     labels = torch.tensor([known[label] for _, _, label in kept]) if classes else None
     rows = torch.tensor([values for _, values, _ in kept], dtype=torch.float32)
-    names = [f"{path}:{number}" for number, _, _ in kept]
-    return Table(rows, columns, names, labels, classes, broken)
+    places = [f"{path}:{number}" for number, _, _ in kept]
+    return Table(rows, columns, places, labels, classes, broken)
 
 
 def _parse_line(line: list[str], header: list[str], place: int | None) -> tuple[list[float], str]:

@@ -51,7 +51,7 @@ class MLPField(VelocityField):
     ) -> None:
         super().__init__(features, classes)
         checks.positive(width, "width")
-        checks.positive(depth, "depth")
+        checks.positive(depth, "depth", checks.MAX_DEPTH)
         if activation not in ACTIVATIONS:
             raise InputError(
                 f"`activation` must be one of {list(ACTIVATIONS)}, got {activation!r}."

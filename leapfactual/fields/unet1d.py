@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
-from ..errors import InputError
 from .base import VelocityField, expand_time
 
 
@@ -149,14 +148,9 @@ class UNet1dField(VelocityField):
         blocks: int = 2,
     ) -> None:
         super().__init__(features, classes)
-        for value, name in ((channels, "channels"), (blocks, "blocks")):
-            checks.positive(value, name)
-        if not multipliers:
-            raise InputError(
-                "`multipliers` must name at least one level, got none. Try (1, 2, 4)."
-            )
-        for value in multipliers:
-            checks.positive(value, "multipliers")
+        checks.positive(channels, "channels")
+        checks.positive(blocks, "blocks", checks.MAX_BLOCKS)
+        checks.levels(multipliers, "multipliers", "(1, 2, 4)")
         self.channels, self.multipliers, self.blocks = channels, tuple(multipliers), blocks
         widths = [channels * m for m in multipliers]
         deepest, embedding = len(widths) - 1, max(widths)

@@ -63,11 +63,9 @@ class UNet2dField(VelocityField):
             )
         c, h, w = (checks.positive(n, "shape") for n in shape)
         super().__init__(c * h * w, classes)
-        for value, name in ((channels, "channels"), (blocks, "blocks")):
-            checks.positive(value, name)
-        if not multipliers:
-            raise InputError("`multipliers` must name at least one level, got none. Try (1, 2).")
-        widths = [channels * checks.positive(m, "multipliers") for m in multipliers]
+        checks.positive(channels, "channels")
+        checks.positive(blocks, "blocks", checks.MAX_BLOCKS)
+        widths = [channels * m for m in checks.levels(multipliers, "multipliers", "(1, 2)")]
         self.shape, self.channels = (c, h, w), channels
         self.multipliers, self.blocks, self.dropout = tuple(multipliers), blocks, dropout
         multiple = 2 ** (len(widths) - 1)

@@ -43,10 +43,7 @@ def check_shape(shape: Sequence[int]) -> tuple[int, int, int]:
 
 def check_widths(widths: Sequence[int]) -> tuple[int, ...]:
     """Returns the number of channels after each halving, checked."""
-    checked = tuple(checks.positive(width, "widths") for width in widths)
-    if not checked:
-        raise InputError("`widths` must name at least one halving, got none. Try (8, 16, 32).")
-    return checked
+    return checks.levels(tuple(widths), "widths", "(8, 16, 32)")
 
 
 def check_images(x: Tensor, shape: tuple[int, int, int]) -> None:

@@ -74,7 +74,10 @@ class SpatialAutoencoder(Autoencoder):
     ) -> None:
         height, width = (-(-n // 2 ** len(widths)) for n in tuple(shape)[1:])
         super().__init__(shape, checks.positive(channels, "channels") * height * width, widths)
-        self.blocks, self.kl_weight = checks.positive(blocks, "blocks"), kl_weight
+        self.blocks, self.kl_weight = (
+            checks.positive(blocks, "blocks", checks.MAX_BLOCKS),
+            kl_weight,
+        )
         self.latent_shape = (channels, height, width)
         self.pad = padding(*self.shape[1:], 2 ** len(self.widths))
         side = 2 ** len(self.widths)

@@ -38,11 +38,13 @@ def write_page(
             probabilities.
     """
     template = (files("leapfactual") / "report" / "page.html").read_text(encoding="utf-8")
-    template = template.replace("__TITLE__", html.escape(title))
     for name, light in CHANGE_COLORS._asdict().items():
         dark = getattr(DARK_CHANGE_COLORS, name)
         template = template.replace(f"__{name.upper()}__", f"light-dark({light}, {dark})")
-    before, after = template.split("__DATA__")
+    # The title comes last, as it may read like a placeholder itself.
+    before, after = (
+        part.replace("__TITLE__", html.escape(title)) for part in template.split("__DATA__")
+    )
     head = {
         "title": title,
         "about": about,

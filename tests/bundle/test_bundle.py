@@ -265,7 +265,8 @@ def rewritten(folder, change):
         (lambda m: m["files"]["flow.safetensors"].update(sha256="0" * 64), "damaged or exchanged"),
         (lambda m: m["files"]["flow.safetensors"].update(bytes=-1), "damaged or exchanged"),
         (lambda m: m.update(preprocessing={"stretch": "boom"}), "`stretch` must be one of"),
-        (lambda m: m.update(files=None), "does not describe a bundle"),
+        (lambda m: m.update(files=None), "must name its `files`"),
+        (lambda m: m.update(files=5), "must name its `files`"),
     ],
 )
 def test_wrong_manifests_are_named(tmp_path, change, message):

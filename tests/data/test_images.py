@@ -112,6 +112,13 @@ CLASSES = {
 }
 
 
+def test_a_member_of_a_zip_without_a_name_is_no_image(tmp_path):
+    """Names end at their first zero byte."""
+    path = zip_of(tmp_path / "a.zip", {**CLASSES, "nameless": b"..."})
+    path.write_bytes(path.read_bytes().replace(b"nameless", b"\0ameless"))
+    assert len(open_images(path)) == len(CLASSES)
+
+
 @pytest.mark.parametrize("around", ["", "photos/", "more/photos/"])
 def test_a_zip_is_what_it_would_be_unpacked(tmp_path, around):
     members = {around + name: pixels for name, pixels in CLASSES.items()}

@@ -204,7 +204,7 @@ def test_training_that_diverges_is_named():
         (lambda: VAE((1, 28, 28), kernel=7), "`kernel` 7 does not fit.*at most 5"),
         (lambda: VAE((1, 30, 20), kernel=8), "`kernel` 8 does not fit.*at most 3"),
         (lambda: VAE(28), "got 28"),
-        (lambda: VAE((1, 8, 8), widths=()), "at least one halving"),
+        (lambda: VAE((1, 8, 8), widths=()), "`widths` must name 1 to 16 levels, got 0"),
         (lambda: VAE((1, 8, 8), 4).decode(torch.zeros(2, 5)), "must have 4 features"),
         (lambda: VAE((1, 8, 8)).encode(torch.zeros(2, 1, 8, 8).byte()), "must be floating point"),
         (lambda: VAE((1, 8, 8)).encode(torch.zeros(2, 3, 8, 8)), r"got \(2, 3, 8, 8\)"),

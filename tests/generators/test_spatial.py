@@ -236,9 +236,10 @@ def test_it_explains_with_a_flow_of_maps(accelerate):
     [
         (lambda: small((3, 0, 8)), r"\(channels, height, width\) of one image, got \(3, 0, 8\)"),
         (lambda: small(channels=0), "`channels` must be .* got 0"),
-        (lambda: small(widths=()), "at least one halving"),
+        (lambda: small(widths=()), "`widths` must name 1 to 16 levels, got 0"),
         (lambda: small(widths=(8, -1)), "`widths` must be"),
         (lambda: SpatialAutoencoder((1, 8, 8), blocks=0), "`blocks` must be .* got 0"),
+        (lambda: SpatialAutoencoder((1, 8, 8), blocks=10**4), "`blocks` must be .* 64, got 10000"),
         (lambda: small().encode(torch.rand(2, 1, 16, 16)), r"got \(2, 1, 16, 16\)"),
         (lambda: small().encode(torch.zeros(2, 3, 16, 16).byte()), "must be floating point"),
         (lambda: small().decode(torch.zeros(2, 5)), "must have 64 features"),

@@ -105,8 +105,13 @@ def test_targets_from_a_list(inputs, tmp_path):
         ("image,target\ndigit 3.png,ten\n", "`ten` is none of the classes"),
         ("picture,class\n", "must have the columns `image` and `target`"),
         ("image,target\n", "names no image"),
+        ("image,target\n\n", "names no image"),
+        ("", "must have the columns `image` and `target`, got none"),
+        ("image,target\ndigit 3.png\n", "`` is none of the classes"),
+        ("image,target\ndigit 3.png,dîner\n", "is no CSV file .*Save it as UTF-8"),
+        (f"image,target\n{'9' * 200_000},9\n", "is no CSV file .*field larger"),
     ):
-        path.write_text(text)
+        path.write_text(text, encoding="latin-1")
         with pytest.raises(InputError, match=message):
             read_pairs(path, digits, list("0123456789"))
     with pytest.raises(MissingData, match="no list of targets"):

@@ -1,6 +1,7 @@
 """What an explanation shows of itself: cards, figures, animations, frames."""
 
 import base64
+import html
 import io
 import json
 import math
@@ -15,7 +16,7 @@ from leapfactual.errors import InputError
 from leapfactual.generators import Identity
 from leapfactual.imaging import as_images, to_pil
 from leapfactual.pretrained import load
-from leapfactual.report import change_map
+from leapfactual.report import change_map, write_page
 from leapfactual.report.cards import MAX_FRAMES, _differences, cards, frames
 from leapfactual.report.colors import CHANGE_COLORS, DARK_CHANGE_COLORS, ChangeColors
 from leapfactual.testing import GaussianOracle
@@ -212,6 +213,15 @@ def test_pictures_go_in_and_come_out(shipped, explained):
         (expected.counterfactual[1, 0].clamp(0, 1) * 255).round().byte().tolist()
     )
     assert as_images([p.convert("RGB") for p in pillow]).shape == (3, 3, 28, 28)
+
+
+@pytest.mark.parametrize("title", ["__DATA__", "__TITLE__", "__MORE__", "</script>"])
+def test_a_title_may_read_like_a_placeholder(tmp_path, title):
+    write_page(tmp_path / "page.html", [], title=title, about="", classes=["a", "b"])
+    text = (tmp_path / "page.html").read_text()
+    assert f"<title>{html.escape(title)}" in text
+    data = text.split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    assert json.loads(data)["title"] == title
 
 
 def test_what_is_no_picture_is_named():
