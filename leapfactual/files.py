@@ -60,22 +60,45 @@ def write_safetensors(
     metadata: dict[str, str],
     half: bool = False,
 ) -> None:
-    """Writes tensors to a safetensors file.
+    """Writes tensors to a safetensors file, the same bytes for the same tensors.
 
     Arguments:
-        tensors: The tensors, by name.
+        tensors: The tensors, by name. Where two share their memory, as tied weights do, each is
+            written.
         path: The file.
         metadata: What else to say, ``format`` among it.
         half: Whether to write kernels and matrices in half precision. Rows, which are biases and
             statistics and weigh little, are written in full.
     """
-    kept = {name: value.contiguous() for name, value in tensors.items()}
+    kept: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, value in tensors.items():
+        place = value.untyped_storage().data_ptr()
+        kept[name] = value.clone() if place in places else value.contiguous()
+        places.add(place)
     if half:
         small = {name: value.half() for name, value in kept.items() if _bears_half(value)}
         kept |= small
         metadata = {**metadata, HALVED: json.dumps(sorted(small))}
     with atomic(path) as temporary:
         save_file(kept, temporary, metadata)
+        _sort_metadata(temporary)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Puts the metadata of a safetensors file in order; it is written in a random one.
+
+    The file begins with the length of its header, eight bytes, and the header, which is JSON and
+    may end in spaces.
+    """
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= length:
+            file.seek(8)
+            file.write(text.ljust(length))
 
 
 def _bears_half(value: Tensor) -> bool:
