@@ -12,7 +12,7 @@ from ..errors import LeapError
 from .data import data, inspect
 from .demo import demo
 from .jobs import augment, evaluate, explain, fit
-from .options import console
+from .options import console, printable
 from .people import people
 
 app = typer.Typer(
@@ -70,5 +70,7 @@ def run_app(app: typer.Typer) -> None:
 
 
 def _fail(text: str) -> None:
+    # An error may quote what a stranger wrote.
+    text = "\n".join(map(printable, text.splitlines()))
     Console(stderr=True, soft_wrap=True).print(text, style="red", markup=False, highlight=False)
     sys.exit(1)

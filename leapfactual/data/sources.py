@@ -203,6 +203,10 @@ def _text(label: Any) -> str:  # noqa: ANN401 - what an array holds
 def open_source(source: str | Path | Sequence[str | Path]) -> Source:
     """Opens a source, whatever kind it is."""
     if not isinstance(source, str | Path):
+        if not isinstance(source, Sequence) or not all(isinstance(s, str | Path) for s in source):
+            raise InputError(
+                f"images are named by a path, or by a list of paths, got {type(source).__name__}."
+            )
         paths = [Path(path) for path in source]
         if not paths:
             raise InputError("the list of files is empty. Name at least one image.")

@@ -1,13 +1,14 @@
 """Factories of metrics that need a part: an oracle, features, a distance, a mask."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .. import masks
+from .. import checks, masks
 from ..errors import InputError
 from ..explainer import Explainer
 from ..explanation import Explanation
@@ -34,7 +35,8 @@ def oracle_validity(oracle: Classifier, name: str = "oracle", batch_size: int = 
     """
 
     def function(e: Explanation) -> Tensor:
-        label = _in_batches(oracle, e.counterfactual, batch_size).argmax(1)
+        asked = partial(_ask, oracle, classes=e.probabilities.shape[1], name=name)
+        label = _in_batches(asked, e.counterfactual, batch_size).argmax(1)
         agrees = label.to(e.target.device) == e.target
         return agrees.double().where(e.source != e.target, torch.nan)
 
@@ -67,8 +69,8 @@ def cout(classifier: Classifier, name: str = "COUT", batch_size: int = 1024) -> 
         total = torch.zeros(len(e), device=e.target.device, dtype=torch.float64)
         for step in range(COUT_STEPS + 1):
             replaced = rank < change.shape[1] * step / COUT_STEPS
-            p = classifier(torch.where(replaced, e.counterfactual, e.reconstruction)).double()
-            p = p.to(e.target.device)
+            x = torch.where(replaced, e.counterfactual, e.reconstruction)
+            p = _ask(classifier, x, e.probabilities.shape[1], name).double().to(e.target.device)
             weight = 0.5 if step in (0, COUT_STEPS) else 1.0
             total += weight * (p[rows, e.target] - p[rows, e.source]) / COUT_STEPS
         return total.where(e.source != e.target, torch.nan)
@@ -220,5 +222,12 @@ def _mean_absolute(a: Tensor, b: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def _ask(classifier: Classifier, x: Tensor, classes: int, name: str) -> Tensor:
+    """Returns what a classifier says of images, checked."""
+    p = classifier(x)
+    checks.probabilities(p, len(x), classes, f"what {name} answers")
+    return p
+
+
 def _in_batches(function: Callable[[Tensor], Tensor], x: Tensor, batch_size: int) -> Tensor:
     return torch.cat([function(part) for part in torch.split(x, batch_size)])

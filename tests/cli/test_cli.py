@@ -99,6 +99,16 @@ def test_a_known_error_is_one_line_and_exit_status_1(tmp_path):
     ]
 
 
+def test_an_error_cannot_steer_the_terminal(tmp_path):
+    """It may quote a manifest, and that may come from a stranger."""
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": "\x1b[2Jgone\x07"}))
+    call = [sys.executable, "-m", "leapfactual", "inspect", tmp_path]
+    known = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert known.returncode == 1
+    assert "gone" in known.stderr
+    assert not {"\x1b", "\x07"} & set(known.stderr)
+
+
 def test_an_unknown_error_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr(cli, "app", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):

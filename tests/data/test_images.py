@@ -337,6 +337,9 @@ def npz(path, **arrays):
         (lambda p: p / "nothing", MissingData, "there is nothing at"),
         (lambda p: p, InputError, "holds no images"),
         (lambda p: [], InputError, "the list of files is empty"),
+        (lambda p: 5, InputError, "by a path, or by a list of paths, got int"),
+        (lambda p: b"a.png", InputError, "by a path, or by a list of paths, got bytes"),
+        (lambda p: [p, 5], InputError, "by a path, or by a list of paths, got list"),
         (lambda p: [p / "none.png"], InputError, "no image in .* that can be read: 1 were tried"),
         (
             lambda p: npz(p / "a.npz", pixels=np.zeros(3)),

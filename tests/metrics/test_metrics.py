@@ -93,6 +93,21 @@ def test_an_oracle_is_asked_about_the_counterfactuals():
     assert evaluate(found, [strict])["oracle"].mean == pytest.approx(share)
 
 
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda x: None, "must be floating-point probabilities of shape .* got NoneType"),
+        (lambda x: torch.ones(len(x)), "must have shape"),
+        (lambda x: torch.eye(3)[[0] * len(x)], "must have shape .* 2"),
+        (lambda x: torch.full((len(x), 2), torch.nan), "must be finite"),
+        (lambda x: torch.full((len(x), 2), 4.0), "must be probabilities"),
+    ],
+)
+def test_what_an_oracle_answers_is_checked(answer, message):
+    with pytest.raises(InputError, match=f"`what the second answers` {message}"):
+        evaluate(explained(), [oracle_validity(answer, "the second")])
+
+
 def digits_explained(n=12):
     """Digits whose left half was exchanged for the next digit's."""
     found = explained(n // 2)
