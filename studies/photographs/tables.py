@@ -164,11 +164,12 @@ def measure_leaps(
     for tail in TAILS:
         explainer = bundle.explainer(subject.classifier, plan=[*arriving, *tail], force=True)
         e = explainer.explain(x, walks.target)
-        key = f"leaps | {describe(tail) or 'arrived'}"
+        # Metrics are the columns of this table, since there are more plans than metrics.
+        row = describe(tail) or "arrived"
         for metric in (*metrics, *subject.metrics, METRICS["nfe"]):
-            numbers[f"{key} | {metric.name}"] = metric.mean(e)
+            numbers[f"leaps | {metric.name} | {row}"] = metric.mean(e)
         share = perceptual(meter.lpips, "x").mean(e) / random
-        numbers[f"{key} | LPIPS, share of random pairs"] = share
+        numbers[f"leaps | LPIPS, share of random pairs | {row}"] = share
     return numbers
 
 

@@ -228,7 +228,7 @@ def test_the_whole_study_at_a_small_size(folder, tmp_path, monkeypatch):
     assert found["retraining", "spatial, weak, longer", "lead in ACC"] == 0
     assert found["cost", "vae, plain", "ms alone"] > 0
     for way in ("tighten(5)", "focus(0.6), tighten(5)"):
-        assert found["leaps", f"spatial, {way}", "LPIPS, share of random pairs"] > 0
+        assert found["leaps", "spatial, LPIPS, share of random pairs", way] > 0
     assert json.loads((tmp_path / "out" / "photographs.json").read_text())["command"] == "test"
     monkeypatch.setattr(photographs, "fit_bundle", lambda *_, **__: pytest.fail("fitted again"))
     assert run() == rows
