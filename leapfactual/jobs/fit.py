@@ -137,7 +137,7 @@ def fit_bundle(
             search, fast = kind.search(run, held_out)
     bundle = Bundle.make(
         generator,
-        held_out.flow,
+        flow,
         model,
         evenly_spaced(train, 512),
         classes=classes,

@@ -136,7 +136,7 @@ def search_guided_plans(
         if plan not in tried:
             break
         low, high = (low, w) if strong(tried[plan]) else (w, high)
-    front = _front(valid(), own)
+    front = _front([*tried.values()], own)
     # Typicality costs a density for each image, so that only the chosen plans are measured.
     chosen = dict.fromkeys(rated.plan for rated in front)
     numbers = {plan: held_out.rate(plan, keep_pixels=keep).numbers for plan in chosen}
