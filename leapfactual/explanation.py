@@ -187,7 +187,6 @@ class Explanation:
             (classes[k] for k in self.label.tolist()),
             self.first.tolist(),
             self.leaps.tolist(),
-            self.margin.tolist(),
             strict=True,
         )
         return [_sentence(*row) for row in rows]
@@ -384,6 +383,7 @@ class Explanation:
             cards(
                 self,
                 names=names or [f"image {n}" for n in range(len(self))],
+                classes=classes,
                 reliable=reliable,
                 generator=generator,
             ),
@@ -426,17 +426,17 @@ _TENSORS = [f.name for f in fields(Explanation) if f.name != "path"]
 _PATH = ("z", "probabilities", "taken", "keeps_pixels")
 
 
-def _sentence(
-    status: Status, source: str, target: str, label: str, first: int, leaps: int, margin: float
-) -> str:
+def _sentence(status: Status, source: str, target: str, label: str, first: int, leaps: int) -> str:
+    more = leaps - max(first, 0)
     if status is Status.ALREADY_THERE:
-        return f"{target} from the start; returned after {leaps} leaps, margin {margin:.2f}"
+        onward = f"; the search went on for {_leaps(more)} all the same" if more else ""
+        return f"{target} from the start, so nothing had to change{onward}"
     if status is Status.REACHED:
-        return (
-            f"from {source} to {target} by leap {first}; returned after {leaps} leaps, margin "
-            f"{margin:.2f}"
-        )
-    return (
-        f"still {label} after {leaps} leaps on the way from {source} to {target}, margin "
-        f"{margin:.2f}: try more leaps, a larger step size or a second stage"
-    )
+        onward = f"; the search went on for {more} more to improve it" if more else ""
+        return f"{source} became {target} after {_leaps(first)}{onward}"
+    stayed = f"still {label}" if label == source else f"{source} became {label}"
+    return f"{stayed} after {_leaps(leaps)}, not {target}: more leaps or larger steps may help"
+
+
+def _leaps(n: int) -> str:
+    return f"{n} leap" if n == 1 else f"{n} leaps"

@@ -75,9 +75,35 @@ def test_print_is_useful():
 def test_every_image_has_a_reason():
     found = made()
     assert len(found.reason) == 6
-    assert found.reason[0].startswith("from class 0 to class 1 by leap ")
+    assert found.reason[0].startswith("class 0 became class 1 after ")
     assert found.reason[-1].startswith("class 1 from the start")
-    assert found.reasons(["cat", "dog"])[0].startswith("from cat to dog by leap ")
+    assert found.reasons(["cat", "dog"])[0].startswith("cat became dog after ")
+
+
+@pytest.mark.parametrize(
+    ("source", "label", "first", "leaps", "sentence"),
+    [
+        (0, 1, 3, 10, "cat became dog after 3 leaps; the search went on for 7 more to improve it"),
+        (0, 1, 1, 1, "cat became dog after 1 leap"),
+        (1, 1, 0, 0, "dog from the start, so nothing had to change"),
+        (
+            *(1, 1, 0, 2),
+            "dog from the start, so nothing had to change; the search went on for 2 leaps all "
+            "the same",
+        ),
+        (0, 0, -1, 4, "still cat after 4 leaps, not dog: more leaps or larger steps may help"),
+        (
+            *(0, 2, -1, 4),
+            "cat became bird after 4 leaps, not dog: more leaps or larger steps may help",
+        ),
+    ],
+)
+def test_reasons_are_sentences_in_everyday_words(source, label, first, leaps, sentence):
+    one, p = torch.ones(1, dtype=torch.long), torch.eye(3)[[label]]
+    x = torch.zeros(1, 2)
+    found = lf.Explanation.of(x, x, one, p, source * one)
+    found = replace(found, first=first * one, leaps=leaps * one)
+    assert found.reasons(["cat", "dog", "bird"]) == [sentence]
 
 
 def test_it_is_frozen_and_moves_between_devices():

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import torch
 
-from ..bundle import Bundle
 from ..explanation import Explanation
 from ..files import atomic
 from ..jobs.job import typicality
-from ..leaps import Stage
+from ..leaps import Stage, describe
 from ..metrics import METRICS, oracle_validity
-from ..pretrained import PLAN, RELIABLE_PLAN, load
+from ..pretrained import PLAN, RELIABLE_PLAN, Pretrained, load
 from ..report import cards, tables, write_page
 from ..report.figures import require_matplotlib, save, sheet, show, show_change
 
@@ -19,7 +18,10 @@ PLANS: dict[str, tuple[Stage, ...]] = {
     "counterfactual": PLAN,
     "reliable counterfactual": RELIABLE_PLAN,
 }
+# What the page calls them.
+NAMES = ("nearest", "reliable")
 MEASURED = ("validity", "L1", "queries", "milliseconds")
+SHARES = ("validity", "oracle")
 # How many of the 200 digits the page shows: all of them would make it large.
 SHOWN = 60
 
@@ -54,7 +56,7 @@ def run(out: Path, command: str, progress: Callable[[float, str], None]) -> list
     draw_changes(list(found.values()), out / "changes.png")
     draw_grid(grid, out / "grid.png")
     plain, reliable = found.values()
-    write_cards(shipped.bundle, plain, reliable, rows, out / "index.html")
+    write_cards(shipped, plain, reliable, rows, out / "index.html")
     tables.write(out / "demo.json", rows, seed=0, command=command)
     with atomic(out / "demo.md") as temporary:
         temporary.write_text(tables.pivot(rows) + "\n")
@@ -63,30 +65,30 @@ def run(out: Path, command: str, progress: Callable[[float, str], None]) -> list
 
 
 def write_cards(
-    bundle: Bundle,
+    shipped: Pretrained,
     plain: Explanation,
     reliable: Explanation,
     rows: Sequence[tables.Row],
     path: Path,
 ) -> None:
     """Writes the page, with digits whose class had to change, evenly spaced."""
+    bundle = shipped.bundle
     crossed = (plain.source != plain.target).nonzero()[:, 0]
     chosen = crossed[torch.linspace(0, len(crossed) - 1, SHOWN).long()]
     near, far = plain[chosen], reliable[chosen]
     typical = [
         typicality(bundle.generator, bundle.flow, e.counterfactual, e.target) for e in (near, far)
     ]
-    metrics = list(dict.fromkeys(row.metric for row in rows))
-    table = [["", *PLANS]]
-    for metric in metrics:
-        means = [row.mean for row in rows if row.metric == metric]
-        table.append([metric, *(f"{mean:.4g}" for mean in means)])
+    judged = [shipped.oracle(e.counterfactual).argmax(1) for e in (near, far)]
     made = cards(
         near,
         names=[f"test digit {n}" for n in chosen.tolist()],
+        classes=bundle.classes,
         typicality=typical[0],
+        oracle=judged[0],
         reliable=far,
         reliable_typicality=typical[1],
+        reliable_oracle=judged[1],
         generator=bundle.generator,
     )
     write_page(
@@ -95,10 +97,27 @@ def write_cards(
         title="What would have had to be different?",
         about=f"{SHOWN} of {len(plain)} handwritten digits, as {bundle.classifier_name} sees "
         "them. The nearest counterfactual lies just across the decision boundary; the reliable "
-        "one convinces an oracle, a second classifier that was trained on its own, as well.",
+        "one goes on into the class. An oracle, a second classifier that was trained on its own, "
+        "was asked what it says of both.",
         classes=bundle.classes,
-        table=table,
+        table=summary(rows, len(plain)),
+        plans=[
+            (f"{name} counterfactual", describe(plan))
+            for name, plan in zip(NAMES, PLANS.values(), strict=True)
+        ],
     )
+
+
+def summary(rows: Sequence[tables.Row], count: int) -> list[list[str]]:
+    """Returns the table at the top of the page: shares as counts, and means of the rest."""
+    table = [[f"all {count}", *NAMES]]
+    for metric in dict.fromkeys(row.metric for row in rows):
+        means = [row.mean for row in rows if row.metric == metric]
+        if metric in SHARES:
+            table.append([metric, *(f"{round(count * mean)} of {count}" for mean in means)])
+        else:
+            table.append([f"mean {metric}", *(f"{mean:.3g}" for mean in means)])
+    return table
 
 
 def draw_changes(found: Sequence[Explanation], path: Path, columns: int = 12) -> None:

@@ -19,7 +19,7 @@ wanted. At the end the records of all pieces become one JSON file, one CSV file 
 import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from ..alternatives import diverse
+from ..bundle import Bundle
 from ..data import Table
 from ..errors import InputError
 from ..explainer import LeapFactual
@@ -46,6 +47,7 @@ PAIRS_PER_PIECE = 128
 FOLDERS = ("counterfactuals", "changes", "reliable", "animations")
 RESULTS = ("results.json", "results.csv", "index.html", "summary.json")
 MEANS = ("L1", "typicality", "queries", "milliseconds")
+UNITS = {"typicality": " %", "milliseconds": " ms"}
 
 
 def explain_all(job: Job, out: str | Path, on_progress: OnProgress = no_op) -> dict[str, Any]:
@@ -217,7 +219,7 @@ def _finish(job: Job, out: Path, pieces: Pieces) -> None:
                 table.writerow(flat.values())
                 tally.add(row)
     summary = tally.summary()
-    training = job.bundle.training
+    training, plans = job.bundle.training, _plans(job)
     write_page(
         out / "index.html",
         (card for record in records() for card in record["cards"]),
@@ -226,7 +228,8 @@ def _finish(job: Job, out: Path, pieces: Pieces) -> None:
         classes=job.bundle.classes,
         columns=_texts(training.get("columns")) if isinstance(job.images, Table) else (),
         std=_floats(training.get("std")) if isinstance(job.images, Table) else (),
-        table=tally.table(),
+        table=tally.table([name.removesuffix(" counterfactual") for name, _ in plans]),
+        plans=plans,
     )
     with atomic(out / "results.json") as temporary, temporary.open("w") as file:
         head = {
@@ -280,18 +283,25 @@ class _Tally:
         }
         return {"count": self.count, **kinds}
 
-    def table(self) -> list[list[str]]:
+    def table(self, names: Sequence[str]) -> list[list[str]]:
+        """Returns the table at the top of the page, with the names of the plans as columns."""
         kinds = [kind for kind in self.status if self.status[kind]]
-        lines = [["", *kinds]]
+        lines = [[f"all {self.count}", *names]]
         for status in ("reached", "not reached", "already there"):
             counts = [self.status[kind].get(status, 0) for kind in kinds]
             if any(counts):
-                lines.append([status, *map(str, counts)])
+                lines.append([status, *(f"{count} of {self.count}" for count in counts)])
         for name in MEANS:
             if any(name in self.sums[kind] for kind in kinds):
-                means = [self.sums[kind].get(name, [float("nan"), 1]) for kind in kinds]
-                lines.append([f"mean {name}", *(f"{s / n:.3g}" for s, n in means)])
+                lines.append([f"mean {name}", *(self._mean(kind, name) for kind in kinds)])
         return lines
+
+    def _mean(self, kind: str, name: str) -> str:
+        total, n = self.sums[kind].get(name, [0.0, 0])
+        if not n:
+            return "–"
+        few = "" if n == self.count else f" ({n:.0f} of {self.count})"
+        return f"{total / n:.3g}{UNITS.get(name, '')}{few}"
 
 
 def _flatten(row: dict[str, Any]) -> dict[str, Any]:
@@ -309,9 +319,39 @@ def _about(job: Job, summary: dict[str, Any]) -> str:
     stretched = f" Pictures are shown stretched ({stretch})." if stretch != "none" else ""
     kept = "" if job.mask is None else " Outside of a mask images stay as they are."
     return (
-        f"{summary['count']} counterfactuals of {job.bundle.classifier_name}, by the plan "
-        f"{describe(job.plan)}.{few}{stretched}{kept}"
+        f"{summary['count']} counterfactuals: what would have had to be different for "
+        f"{job.bundle.classifier_name} to give another answer.{few}{stretched}{kept} "
+        f"{_agreement(job.bundle)}"
     )
+
+
+def _agreement(bundle: Bundle) -> str:
+    """Says whether the classifier recognizes what the generator makes, as far as is known."""
+    found = bundle.agreement if isinstance(bundle.agreement, Mapping) else {}
+    share, count = found.get("overall"), found.get("images")
+    if not isinstance(share, int | float) or not isinstance(count, int) or not 0 <= share <= 1:
+        return "Whether the classifier recognizes what the generator draws was not measured."
+    what = "images" if bundle.probes.ndim == 4 else "rows"
+    return (
+        f"Of {count} {what} held out, the classifier gives {round(share * count)} the same class "
+        "as before when the generator has redrawn them."
+    )
+
+
+def _plans(job: Job) -> list[tuple[str, str]]:
+    """Returns what the counterfactuals of the job's plans are called, and the exact plans."""
+    rated = {point.plan: point.reliability for point in job.bundle.front}
+    reliability = rated.get(tuple(job.plan))
+    name = "counterfactual"
+    if job.bundle.fast is not None and job.bundle.fast.plan == tuple(job.plan):
+        name = "fast counterfactual"
+    elif reliability is not None:
+        ends = {0.0: "nearest counterfactual", 1.0: "reliable counterfactual"}
+        name = ends.get(reliability, f"counterfactual of reliability {reliability:.2f}")
+    plans = [(name, describe(job.plan))]
+    if job.reliable is not None:
+        plans.append(("reliable counterfactual", describe(job.reliable)))
+    return plans
 
 
 def _texts(value: object) -> list[str]:

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..imaging import to_pil
 from ..metrics import l1
 from ..types import Generator
-from .colors import PHOTO_SIDE
+from .colors import PHOTO_SIDE, full_change
 
 if TYPE_CHECKING:
     from ..explanation import Explanation
@@ -35,6 +35,14 @@ MAX_SIDE = 256
 # More curves than this in one plot cannot be told apart.
 MAX_CURVES = 4
 MIN_CURVE = 0.05
+# A change of a fifth of the full colour is seen at a glance; a ninth of the picture with a third
+# of the change is where to look.
+VISIBLE, MIN_PLACE = 0.2, 1 / 3
+PLACES = (
+    *("at the upper left", "at the top", "at the upper right"),
+    *("on the left", "in the middle", "on the right"),
+    *("at the lower left", "at the bottom", "at the lower right"),
+)
 
 
 def cards(
@@ -43,8 +51,10 @@ def cards(
     names: Sequence[str],
     classes: Sequence[str] | None = None,
     typicality: Tensor | None = None,
+    oracle: Tensor | None = None,
     reliable: "Explanation | None" = None,
     reliable_typicality: Tensor | None = None,
+    reliable_oracle: Tensor | None = None,
     generator: Generator | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yields what the page shows of each image, one after the other.
@@ -54,38 +64,35 @@ def cards(
         names: What the images are called.
         classes: What the classes are called, in the sentences. Defaults to their numbers.
         typicality: Percentiles ``(B,)`` of the counterfactuals.
+        oracle: The classes ``(B,)`` that an oracle gives them.
         reliable: The reliable counterfactuals of the same images, whose path is shown then.
         reliable_typicality: Their percentiles.
+        reliable_oracle: The classes that an oracle gives them.
         generator: Decodes the iterates of a path that was kept. Without it a card shows the two
             ends.
     """
-    status, reason = e.status, e.reason if classes is None else e.reasons(classes)
-    numbers = _numbers(e, typicality)
-    reliable_numbers = _numbers(reliable, reliable_typicality) if reliable is not None else None
-    walked = e if reliable is None else reliable
-    reliable_reason = walked.reason if classes is None else walked.reasons(classes)
+    near = _outcomes(e, classes, typicality, oracle)
+    far: list[dict[str, Any]] | None = None
+    walked = e
+    if reliable is not None:
+        far, walked = _outcomes(reliable, classes, reliable_typicality, reliable_oracle), reliable
+    labels_only = all(_labels_only(part) for part in (e, walked))
     for row in range(len(e)):
         x, leaps, p = frames(walked, row, generator)
         card: dict[str, Any] = {
             "name": names[row],
             "source": int(e.source[row]),
             "target": int(e.target[row]),
-            "status": str(status[row]),
-            "reason": reason[row],
-            "numbers": numbers[row],
-            "reliable": None,
+            **near[row],
+            "reliable": None if far is None else far[row],
+            "labels": labels_only,
             "frames": {"n": len(x), "leaps": leaps},
             "curve": _curve(p, int(e.source[row]), int(e.target[row])),
         }
-        if reliable is not None and reliable_numbers is not None:
-            card["reliable"] = {
-                "status": str(walked.status[row]),
-                "reason": reliable_reason[row],
-                "numbers": reliable_numbers[row],
-            }
         last = None if reliable is None else reliable.counterfactual[row]
         stills = {"input": e.x[row], "counterfactual": e.counterfactual[row], "reliable": last}
         if e.x.ndim == 4:
+            card["redrawn"] = _to_json(float((e.reconstruction[row] - e.x[row]).abs().mean()))
             pictures = [_picture(frame) for frame in x]
             card["frames"] |= _strip(pictures)
             card["pictures"] = {
@@ -179,11 +186,54 @@ def _curve(p: Tensor, source: int, target: int) -> dict[str, Any]:
     return {"classes": shown, "p": [_values(p[:, k]) for k in shown]}
 
 
-def _numbers(e: "Explanation", typicality: Tensor | None) -> list[dict[str, Any]]:
+def _outcomes(
+    e: "Explanation",
+    classes: Sequence[str] | None,
+    typicality: Tensor | None,
+    oracle: Tensor | None,
+) -> list[dict[str, Any]]:
+    """Returns what came of each search, as values that JSON can hold."""
     columns = numbers(e, None if typicality is None else typicality / 100)
+    status, reason = e.status, e.reason if classes is None else e.reasons(classes)
     return [
-        {name: _to_json(column[row]) for name, column in columns.items()} for row in range(len(e))
+        {
+            "status": str(status[row]),
+            "reason": reason[row],
+            "numbers": {name: _to_json(column[row]) for name, column in columns.items()},
+            "oracle": None if oracle is None else int(oracle[row]),
+            "changed": _changed(e.reconstruction[row], e.counterfactual[row]),
+        }
+        for row in range(len(e))
     ]
+
+
+def _labels_only(e: "Explanation") -> bool:
+    """Returns whether all that is known of the classifier's answers is labels, as one-hot rows."""
+    answers = [e.probabilities, *([] if e.path is None else [e.path.probabilities])]
+    return all(bool(((p == 0) | (p == 1) | p.isnan()).all()) for p in answers)
+
+
+def _changed(before: Tensor, after: Tensor) -> dict[str, Any] | None:
+    """Returns how much of an image ``(C, H, W)`` changed visibly, where, and which way.
+
+    What became lighter, darker or another colour are shares of the change, as
+    :func:`~leapfactual.report.figures.change_map` draws them.
+    """
+    if before.ndim != 3:
+        return None
+    d = (after - before).detach().cpu().float()
+    size, balance = d.abs().mean(0), d.mean(0)
+    total = float(size.sum()) or 1.0
+    cells = torch.nn.functional.adaptive_avg_pool2d(size[None], 3).flatten()
+    place = int(cells.argmax())
+    lighter, darker = (float(part.clamp_min(0).sum()) / total for part in (balance, -balance))
+    return {
+        "share": _to_json(float((size >= VISIBLE * full_change(*size.shape)).float().mean())),
+        "where": PLACES[place] if cells[place] >= MIN_PLACE * cells.sum() > 0 else None,
+        "lighter": _to_json(lighter),
+        "darker": _to_json(darker),
+        "other": _to_json(max(0.0, 1 - lighter - darker) if size.any() else 0.0),
+    }
 
 
 def numbers(e: "Explanation", typicality: Tensor | None = None) -> dict[str, list[float]]:

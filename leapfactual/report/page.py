@@ -21,6 +21,7 @@ def write_page(
     columns: Sequence[str] = (),
     std: Sequence[float] = (),
     table: Sequence[Sequence[str]] | None = None,
+    plans: Sequence[tuple[str, str]] = (),
     asked: str = "",
 ) -> None:
     """Writes the page, card by card, so that memory does not grow with their number.
@@ -34,6 +35,8 @@ def write_page(
         columns: What the columns are called, for rows of numbers.
         std: The standard deviation of each column, the unit of the bars.
         table: A table to show at the top, its header first.
+        plans: What the counterfactuals of each plan are called, and the exact plan: one, or two
+            where there are reliable ones. Defaults to names alone.
         asked: Who answered, such as ``people``, where it was no classifier: labels without
             probabilities.
     """
@@ -53,6 +56,7 @@ def write_page(
         "columns": list(columns),
         "std": list(std),
         "table": table,
+        "plans": [list(plan) for plan in plans],
         "asked": asked,
         "photo": {"side": PHOTO_SIDE, "change": PHOTO_CHANGE},
     }

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import leapfactual as lf
 from leapfactual.data import open_images, open_table
 from leapfactual.errors import InputError
 from leapfactual.jobs import explain
-from leapfactual.jobs.explain import explain_all
+from leapfactual.jobs.explain import MEANS, explain_all
 from leapfactual.jobs.job import Job
 from leapfactual.pretrained import load
 
@@ -66,6 +67,77 @@ def test_it_writes_pictures_tables_and_a_page(shipped, digits, tmp_path):
     page = (out / "index.html").read_text()
     assert page.count('"strip":"data:image/webp') == 5
     assert not (out / "parts").exists()
+    data = page_data(out)
+    assert data["plans"] == [
+        ["counterfactual of reliability 0.54", "blend(15, 0.2)"],
+        ["reliable counterfactual", "blend(15, 0.2), inject(2, 0, 0.1)"],
+    ]
+    head, *lines = data["table"]
+    assert head == ["all 24", "counterfactual of reliability 0.54", "reliable"]
+    counts = {name: cells for name, *cells in lines if not name.startswith("mean")}
+    assert all(cell.endswith(" of 24") for cells in counts.values() for cell in cells)
+    assert sum(int(cells[0].split()[0]) for cells in counts.values()) == 24
+    assert lines[-2][0] == "mean queries"
+    assert "recognizes what the generator draws was not measured" in data["about"]
+    assert not data["cards"][0]["labels"]
+
+
+def page_data(out):
+    page = (out / "index.html").read_text()
+    return json.loads(page.split('id="data">')[1].split("</script>")[0])
+
+
+def test_the_page_names_the_plans_by_their_reliability(shipped, digits, tmp_path):
+    front = [
+        lf.leaps.RatedPlan((lf.blend(n, 0.2),), r, {}) for n, r in ((5, 0), (9, 0.3), (15, 1))
+    ]
+    fast = lf.leaps.RatedPlan((lf.blend(3, 0.3),), 0.5, {})
+    bundle = replace(shipped.bundle, front=tuple(front), fast=fast)
+    for number, (n, size, name) in enumerate(
+        (
+            (5, 0.2, "nearest counterfactual"),
+            (9, 0.2, "counterfactual of reliability 0.30"),
+            (15, 0.2, "reliable counterfactual"),
+            (3, 0.3, "fast counterfactual"),
+            (7, 0.2, "counterfactual"),
+        )
+    ):
+        out = tmp_path / str(number)
+        plan = (lf.blend(n, size),)
+        explain_all(job(shipped, digits, bundle=bundle, pairs=[(0, 3)], plan=plan), out)
+        assert page_data(out)["plans"] == [[name, f"blend({n}, {size})"]]
+
+
+@pytest.mark.parametrize(
+    ("agreement", "sentence"),
+    [
+        (
+            {"overall": 0.985, "images": 200},
+            "Of 200 images held out, the classifier gives 197 the same class as before when the "
+            "generator has redrawn them.",
+        ),
+        ({"overall": 98.5, "images": 9}, "Whether the classifier recognizes what"),
+        ({"overall": "all"}, "Whether the classifier recognizes what the generator draws was not"),
+        (["odd"], "Whether the classifier recognizes what the generator draws was not"),
+    ],
+)
+def test_the_page_says_whether_the_classifier_recognizes_reconstructions(
+    shipped, digits, tmp_path, agreement, sentence
+):
+    bundle = replace(shipped.bundle, agreement=agreement)
+    explain_all(job(shipped, digits, bundle=bundle, pairs=[(0, 3)]), tmp_path / "out")
+    assert sentence in page_data(tmp_path / "out")["about"]
+
+
+def test_means_say_of_how_many_they_are_where_not_of_all():
+    tally = explain._Tally()
+    for value in (10.0, None, 30.0):
+        tally.add(
+            {"status": "reached", "L1": 0.5, "typicality": value} | dict.fromkeys(MEANS[2:], 1.0)
+        )
+    table = tally.table(["nearest"])
+    assert table[:2] == [["all 3", "nearest"], ["reached", "3 of 3"]]
+    assert table[2:4] == [["mean L1", "0.5"], ["mean typicality", "20 % (2 of 3)"]]
 
 
 def test_the_pictures_are_the_counterfactuals(shipped, digits, tmp_path):
@@ -215,6 +287,7 @@ def test_rows_of_a_table_get_a_page_without_pictures(tmp_path):
     explain_all(job, tmp_path / "out")
     page = (tmp_path / "out" / "index.html").read_text()
     assert '"kind":"rows"' in page
+    assert all(card["labels"] for card in page_data(tmp_path / "out")["cards"])
     assert '"columns":["width","height"]' in page
     assert "data:image" not in page.split('id="data"')[1]
     assert not (tmp_path / "out" / "counterfactuals").exists()

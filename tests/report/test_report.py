@@ -76,6 +76,11 @@ def test_cards_hold_what_json_can_hold(explained, shipped):
     assert json.loads(text) == made
     first = made[0]
     assert first["name"] == "a"
+    assert first["oracle"] is first["reliable"]["oracle"] is None
+    assert first["changed"] == first["reliable"]["changed"]
+    assert first["redrawn"] == pytest.approx(
+        float((explained.reconstruction[0] - explained.x[0]).abs().mean()), rel=1e-3
+    )
     assert first["target"] == 3
     assert first["numbers"]["typicality"] == 0.5
     assert made[2]["numbers"]["typicality"] is None
@@ -84,6 +89,53 @@ def test_cards_hold_what_json_can_hold(explained, shipped):
     assert len(first["curve"]["p"][0]) == first["frames"]["n"] > 5
     assert first["frames"]["width"] == 28
     assert len(text) < 6 * 40_000
+
+
+def changed(before, after):
+    """Returns what a card says of the change from one image to another."""
+    x, one = before[None], torch.ones(1, dtype=torch.long)
+    e = lf.Explanation.of(x, after[None], one, torch.eye(2)[[1]], 0 * one)
+    return next(iter(cards(e, names=["x"])))["changed"]
+
+
+def test_cards_say_how_much_changed_where_and_which_way():
+    before = torch.full((1, 9, 9), 0.5)
+    after = before.clone()
+    after[:, :3, :2] += 0.5
+    after[:, 0, 2] -= 0.5
+    after[:, 8, 8] += 0.1  # seen by nobody at a glance
+    found = changed(before, after)
+    assert found["share"] == pytest.approx(7 / 81, abs=1e-4)
+    assert found["where"] == "at the upper left"
+    assert found["lighter"] == pytest.approx(3.1 / 3.6, abs=1e-3)
+    assert found["darker"] == pytest.approx(0.5 / 3.6, abs=1e-3)
+    assert found["other"] == 0
+    assert changed(before, before + 0.3)["where"] is None, "everywhere"
+    still = changed(before, before)
+    assert still == {"share": 0, "where": None, "lighter": 0, "darker": 0, "other": 0}
+
+
+def test_another_colour_is_neither_lighter_nor_darker():
+    leaf = torch.tensor([0.3, 0.5, 0.2])[:, None, None].expand(3, 64, 80)
+    brown = torch.tensor([0.5, 0.3, 0.2])[:, None, None].expand(3, 64, 80)
+    found = changed(leaf, brown)
+    assert found["share"] == 1, "photographs have a finer scale"
+    assert found["other"] == pytest.approx(1)
+    assert changed(leaf, leaf + 0.04)["share"] == 0
+
+
+def test_cards_tell_labels_from_probabilities(explained, shipped):
+    def labels(x):
+        return torch.nn.functional.one_hot(shipped.classifier(x).argmax(1), 10).float()
+
+    explainer = shipped.bundle.explainer(labels, plan=[lf.blend(9, 0.2)], force=True)
+    hard = explainer.explain(shipped.digits.images[:2], 3)
+    for e, reliable, expected in (
+        *((hard, None, True), (hard, hard, True)),
+        *((explained[:2], None, False), (hard, explained[:2], False)),
+    ):
+        made = cards(e, names="ab", reliable=reliable)
+        assert [card["labels"] for card in made] == [expected] * 2
 
 
 def test_red_was_added_and_blue_taken_away():
@@ -163,8 +215,10 @@ def test_it_plots_tabulates_and_reports_itself(explained, tmp_path):
     assert frame["L1"].iloc[0] == pytest.approx(
         (explained.counterfactual - explained.reconstruction)[0].abs().mean().item()
     )
-    explained.report(tmp_path / "page.html", names=["</script><b>"] * 6, reliable=explained)
+    names, classes = ["</script><b>"] * 6, [f"digit {k}" for k in range(10)]
+    explained.report(tmp_path / "page.html", names=names, classes=classes, reliable=explained)
     page = (tmp_path / "page.html").read_text()
+    assert f'"reason":"digit {explained.source[0]} became digit 3 after ' in page
     assert "</script><b>" not in page
     assert page.count('"strip"') == 6
     with pytest.raises(InputError, match="`reliable` must be of the same 6 images, got 1"):
