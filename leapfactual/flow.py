@@ -248,7 +248,7 @@ class Flow(nn.Module):
             return z.clone()
         down = _Velocity(self.field, c.to(self.mean), lift)
         up = _Velocity(self.field, c_target.to(self.mean), land, guidance, other)
-        u = self.solver.round_trip(down, up, self._standardized(z))
+        u = self.solver.round_trip(down, up, self._standardized(z), max(lift, land))
         return u * self.scale + self.mean
 
     def trace(self, z: Tensor, c: Tensor, gamma: float, times: list[float]) -> Tensor:

@@ -61,9 +61,9 @@ class CountingSolver(Solver):
         """See :meth:`Solver.integrate`."""
         return self.solver.integrate(self._counted(v), z, start, end)
 
-    def round_trip(self, down: Velocity, up: Velocity, z: Tensor) -> Tensor:
+    def round_trip(self, down: Velocity, up: Velocity, z: Tensor, gamma: float = 1.0) -> Tensor:
         """See :meth:`Solver.round_trip`."""
-        return self.solver.round_trip(self._counted(down), self._counted(up), z)
+        return self.solver.round_trip(self._counted(down), self._counted(up), z, gamma)
 
     def _counted(self, v: Velocity) -> Velocity:
         def counted(t: Tensor, u: Tensor) -> Tensor:

@@ -356,7 +356,7 @@ def study_photographs(
         str,
         typer.Argument(
             help="faces; a folder with train and test, each of class folders; or class folders, "
-            "or a zip of them, of which a tenth is held out."
+            "or a zip of them, of which a fifth is held out."
         ),
     ],
     out: Out = Path("runs/photographs"),

@@ -155,6 +155,19 @@ def test_for_gaussian_classes_noise_leads_where_lifting_does(lift, land, guidanc
     assert errors[0] / errors[1] > 3
 
 
+@pytest.mark.parametrize(("gamma", "steps"), [(1.0, 10), (0.7, 7), (0.35, 4), (0.01, 1)])
+def test_a_smaller_leap_through_noise_takes_fewer_steps(gamma, steps):
+    """0.7 times ten is a little more than seven to a computer."""
+    asked = []
+
+    def v(t, z):
+        asked.append(t)
+        return -gamma * z
+
+    NoisedMidpoint(10).round_trip(v, v, Z, gamma)
+    assert len(asked) == 2 * steps
+
+
 def test_noise_is_the_same_for_all_rows_and_every_time():
     down, up = Growth.v, lambda t, z: torch.sin(3 * z)
     once = NoisedMidpoint(4).round_trip(down, up, Z)

@@ -100,12 +100,14 @@ def train_classifier(
     batch_size: int = BATCH,
     learning_rate: float = 1e-3,
     weight_decay: float = 0.05,
+    weights: Tensor | None = None,
     augment: Callable[[Tensor, torch.Generator], Tensor] = random_rotation,
     seed: int = 0,
 ) -> None:
     """Trains a network on labelled images, by default rotated and mirrored at random, in place.
 
-    The rate rises for a fifth of the steps and then falls to zero.
+    The rate rises for a fifth of the steps and then falls to zero. Images are drawn in random
+    order, each as often as the others; with weights, each as often as its weight says.
     """
     mixed = x.device.type == "cuda"
     layout = torch.channels_last if mixed else torch.contiguous_format
@@ -127,7 +129,11 @@ def train_classifier(
     order = torch.empty(0, dtype=torch.long, device=x.device)
     for n in range(steps):
         while len(order) < batch_size:
-            more = torch.randperm(len(x), generator=rng, device=x.device)
+            more = (
+                torch.randperm(len(x), generator=rng, device=x.device)
+                if weights is None
+                else torch.multinomial(weights.to(x.device), len(x), True, generator=rng)
+            )
             order = torch.cat([order, more])
         rows, order = order[:batch_size], order[batch_size:]
         set_learning_rate(adam, _one_cycle(learning_rate, n / steps))

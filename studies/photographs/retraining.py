@@ -1,15 +1,19 @@
 """Counterfactuals as training data: is a weak classifier better with them than without?
 
 Every image that the weak classifier learnt from is turned into every class that it is not, and the
-target counts as its true class. A new classifier learns from both, with as many steps for each
-image as the weak one took. A control takes as many steps as the longest of them, with nothing
-added.
+target counts as its true class. New classifiers learn from both. All of them take as many steps,
+a control with nothing added too, so that what it leads by is due to what was added.
 
 A counterfactual is *agreed* with if further weak classifiers give it the target class, which needs
 no more labels. It is *right* if the judge does, who learnt from all: what a perfect filter would
 give.
+
+Most classes are those that an image is not, so that counterfactuals make rare classes as frequent
+as others, and a classifier expects them as often. With *half*, counterfactuals are half of what is
+learnt from, and classes stay as frequent as they were.
 """
 
+import statistics
 from collections.abc import Callable
 
 import torch
@@ -25,6 +29,8 @@ from .subjects import Schooling, Subject
 from .tables import BATCH_SIZE, WAYS, explainer_of
 
 CONTROL = "weak, longer"
+# Networks of each kind, whose scores are averaged: one alone is off by a point.
+NETWORKS = 2
 
 
 def measure_retraining(
@@ -49,31 +55,58 @@ def measure_retraining(
         for way, some in made.items()
         for name, value in describe(some).items()
     }
-    none = x[:0], y[:0]
-    arms: dict[str, tuple[Tensor, Tensor]] = {CONTROL: none}
-    for way, some in made.items():
-        for name, keep in (("all", some.valid), ("agreed", some.agreed), ("right", some.right)):
-            arms[f"{way}, {name}"] = some.x[keep], some.target[keep]
-    most = max(len(more) for more, _ in arms.values())
+    plain, reliable = made["plain"], made["reliable"]
+    arms: dict[str, tuple[Counterfactuals, Tensor, bool]] = {
+        CONTROL: (plain, torch.zeros_like(plain.valid), False),
+        "plain, all": (plain, plain.valid, False),
+        "reliable, all": (reliable, reliable.valid, False),
+        "reliable, agreed": (reliable, reliable.agreed, False),
+        "reliable, agreed, half": (reliable, reliable.agreed, True),
+        "reliable, right, half": (reliable, reliable.right, True),
+    }
+    most = max(int(keep.sum()) for _, keep, _ in arms.values())
+    steps = round(schooling.steps * (1 + most / len(x)))
     scores = {
         "weak": evaluate(subject.classifier, tested, truth, rare),
         "strong": evaluate(subject.judge, tested, truth, rare),
     }
-    for n, (name, (more, labels)) in enumerate(arms.items()):
-        added = most if name == CONTROL else len(more)
-        steps = round(schooling.steps * (1 + added / len(x)))
-        torch.manual_seed(seed)
-        network = vgg16(x.shape[1], len(subject.classes), schooling.width).to(device)
-        images, classes = torch.cat([x, more]), torch.cat([y, labels])
-        schooling.train(network, images, classes, steps, seed)
-        scores[name] = evaluate(BatchedClassifier(network), tested, truth, rare)
-        progress((n + 1) / len(arms))
+    for n, (name, (some, keep, half)) in enumerate(arms.items()):
+        images, classes = torch.cat([x, some.x[keep]]), torch.cat([y, some.target[keep]])
+        weights = half_each(y, some.target[keep]) if half else torch.ones(len(classes))
+        found = []
+        for m in range(NETWORKS):
+            torch.manual_seed(seed + m)
+            network = vgg16(x.shape[1], len(subject.classes), schooling.width).to(device)
+            schooling.train(network, images, classes, steps, seed + m, weights)
+            found.append(evaluate(BatchedClassifier(network), tested, truth, rare))
+            progress((n + (m + 1) / NETWORKS) / len(arms))
+        scores[name] = {k: statistics.fmean(own[k] for own in found) for k in found[0]}
     for name, own in scores.items():
         for metric, value in own.items():
             numbers[f"retraining | {name} | {metric}"] = value
             lead = value - scores[CONTROL][metric]
             numbers[f"retraining | {name} | lead in {metric}"] = lead
     return numbers
+
+
+def half_each(real: Tensor, made: Tensor) -> Tensor:
+    """Returns how often to draw each image, so that half are real and classes keep their shares.
+
+    A class of which nothing was made is drawn from the real images alone.
+
+    Arguments:
+        real: The classes of the real images.
+        made: The classes of the others, which stand behind them.
+
+    Example:
+        >>> half_each(torch.tensor([0, 0, 0, 1]), torch.tensor([1, 1, 1, 0]))
+        tensor([0.5000, 0.5000, 0.5000, 0.5000, 0.1667, 0.1667, 0.1667, 1.5000])
+    """
+    real, made = real.cpu(), made.cpu()
+    classes = int(torch.cat([real, made]).max()) + 1
+    of_real, of_made = real.bincount(minlength=classes), made.bincount(minlength=classes)
+    halved = torch.where(of_made > 0, 0.5, 1.0)
+    return torch.cat([halved[real], 0.5 * of_real[made] / of_made[made]])
 
 
 def make(bundle: Bundle, subject: Subject, number: int, x: Tensor, y: Tensor) -> Counterfactuals:

@@ -32,8 +32,8 @@ from ..galaxies.vgg import BatchedClassifier, train_classifier, vgg16
 FACE_SIDE, FACES_PER_SEED, FIRST_SEED = 128, 500, 1000
 RESNET_MULTIPLIERS = (1, 2, 4, 4)
 # Further classifiers of the same make, which agree with a counterfactual or do not.
-FILTERS = 2
-TEST_SHARE = 0.1
+FILTERS = 4
+TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,10 +185,18 @@ class Schooling:
     width: int = 32
     rotate: bool = False
 
-    def train(self, network: nn.Module, x: Tensor, y: Tensor, steps: int, seed: int) -> None:
+    def train(
+        self,
+        network: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        steps: int,
+        seed: int,
+        weights: Tensor | None = None,
+    ) -> None:
         """Trains a network on labelled images, in place."""
         augment = random_rotation if self.rotate else random_mirror
-        train_classifier(network, x, y, steps=steps, augment=augment, seed=seed)
+        train_classifier(network, x, y, steps=steps, weights=weights, augment=augment, seed=seed)
 
 
 def folder(
@@ -212,7 +220,7 @@ def folder(
 
     Arguments:
         path: A folder with ``train`` and ``test``, each of class folders; or class folders, or a
-            zip of them, of which a tenth is held out.
+            zip of them, of which a fifth is held out.
         size: Height and width.
         grey: Whether they are to be grey.
         crop: The side of the centre that is cut out first. Defaults to the whole image.
