@@ -1,6 +1,7 @@
 """Classifiers from networks, and from any function that returns labels or probabilities."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import checks
-from ..errors import InputError
+from ..errors import ClassifierError, InputError, LeapError
 from ..types import Classifier
 from .preprocessing import Preprocessing
 
@@ -123,6 +124,27 @@ def from_probabilities(
         return p.to(x.dtype)
 
     return classify
+
+
+@contextmanager
+def naming_errors(x: Tensor) -> Iterator[None]:
+    """Says of whatever a user's classifier raises that it was the classifier, and about what.
+
+    Arguments:
+        x: The images that it is asked about.
+    """
+    try:
+        yield
+    except (LeapError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a user's code may raise anything
+        said = str(error).strip().splitlines()[-1:] or ["no reason given"]
+        what = "images in [0, 1]" if x.ndim == 4 else "rows"
+        raise ClassifierError(
+            f"the classifier failed on {what} of shape {checks.shape(x)}: "
+            f"{type(error).__name__}: {said[0]}",
+            list(range(len(x))),
+        ) from error
 
 
 def check_classes(classes: int, who: str) -> None:

@@ -1,12 +1,14 @@
 """Wrappers around a classifier: counting, caching, and retrying."""
 
 import hashlib
+import sqlite3
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from itertools import islice
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,6 +16,9 @@ from torch import Tensor
 from .. import checks
 from ..errors import ClassifierError, InputError
 from ..types import Classifier
+
+# SQLite took no more than 999 variables in a statement for long.
+MAX_VARIABLES = 900
 
 
 class Counted:
@@ -42,8 +47,13 @@ class Counted:
 class Cached:
     """Creates a classifier that caches its answers by the content of the image.
 
+    With a path they are kept in a file: as soon as the classifier has answered, so that a process
+    that is killed loses nothing, and for whoever opens the same file next. It holds hashes and
+    answers, no images. Several processes may use it at the same time.
+
     Arguments:
         classifier: The classifier.
+        path: The file to keep the answers in, a database of SQLite. Defaults to memory.
         limit: How many answers to keep; the oldest are dropped first.
 
     Example:
@@ -53,32 +63,78 @@ class Cached:
         Cached(1 answers, 7 hits, 1 misses)
     """
 
-    def __init__(self, classifier: Classifier, limit: int = 100_000) -> None:
+    def __init__(
+        self, classifier: Classifier, path: str | Path | None = None, *, limit: int = 1_000_000
+    ) -> None:
         checks.positive(limit, "limit")
         self.classifier, self.limit, self.hits, self.misses = classifier, limit, 0, 0
-        self._answers: OrderedDict[str, Tensor] = OrderedDict()
+        self._answers = _open_answers(path)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns cached answers, and queries the classifier on new images, once each."""
         if not len(x):
             return self.classifier(x)
         keys = [_key(image) for image in x]
-        new: dict[str, int] = {}
-        for row, key in enumerate(keys):
-            if key not in self._answers:
-                new.setdefault(key, row)
-        fresh: dict[str, Tensor] = {}
+        known = self._find(dict.fromkeys(keys))
+        new = {key: row for row, key in reversed([*enumerate(keys)]) if key not in known}
         if new:
-            answers = self._query(x, list(new.values()))
-            fresh = {key: answer.detach() for key, answer in zip(new, answers, strict=True)}
+            answers = self._query(x, sorted(new.values()))
+            fresh = {keys[row]: p for row, p in zip(sorted(new.values()), answers, strict=True)}
+            self._keep(fresh)
+            known |= fresh
         self.misses += len(new)
         self.hits += len(keys) - len(new)
-        known = {**self._answers, **fresh} if fresh else self._answers
-        out = torch.stack([known[key].to(x.device) for key in keys])
-        self._answers.update({key: answer.clone().cpu() for key, answer in fresh.items()})
-        while len(self._answers) > self.limit:
-            self._answers.popitem(last=False)
-        return out
+        return torch.stack([known[key].to(x.device) for key in keys])
+
+    def recall(self, x: Tensor) -> dict[int, Tensor]:
+        """Returns the answers that are known, by the row of the image."""
+        keys = [_key(image) for image in x]
+        known = self._find(dict.fromkeys(keys))
+        return {row: known[key] for row, key in enumerate(keys) if key in known}
+
+    def learn(self, x: Tensor, p: Tensor) -> None:
+        """Keeps answers that were given elsewhere."""
+        self._keep({_key(image): answer for image, answer in zip(x, p, strict=True)})
+
+    def forget(self) -> None:
+        """Forgets all answers, since the classifier is another one now."""
+        self._answers.execute("DELETE FROM answers")
+
+    def close(self) -> None:
+        """Closes the file, so that it can be moved."""
+        self._answers.close()
+
+    def __len__(self) -> int:
+        (count,) = self._answers.execute("SELECT count(*) FROM answers").fetchone()
+        return int(count)
+
+    def _find(self, keys: Iterable[bytes]) -> dict[bytes, Tensor]:
+        """Returns the answers that are known, by key."""
+        found = {}
+        for some in _batched(keys, MAX_VARIABLES):
+            rows = self._answers.execute(
+                f"SELECT key, dtype, p FROM answers WHERE key IN ({', '.join('?' * len(some))})",
+                some,
+            )
+            for key, dtype, p in rows:
+                found[key] = torch.frombuffer(bytearray(p), dtype=getattr(torch, dtype))
+        return found
+
+    def _keep(self, fresh: Mapping[bytes, Tensor]) -> None:
+        rows = [
+            (key, str(p.dtype).removeprefix("torch."), _bytes(p.detach()))
+            for key, p in fresh.items()
+        ]
+        with self._answers:
+            self._answers.execute("BEGIN IMMEDIATE")
+            self._answers.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", rows)
+            excess = len(self) - self.limit
+            if excess > 0:
+                self._answers.execute(
+                    "DELETE FROM answers WHERE rowid IN "
+                    "(SELECT rowid FROM answers ORDER BY rowid LIMIT ?)",
+                    (excess,),
+                )
 
     def _query(self, x: Tensor, rows: list[int]) -> Tensor:
         try:
@@ -89,7 +145,34 @@ class Cached:
         return answers
 
     def __repr__(self) -> str:
-        return f"Cached({len(self._answers)} answers, {self.hits} hits, {self.misses} misses)"
+        return f"Cached({len(self)} answers, {self.hits} hits, {self.misses} misses)"
+
+
+def _open_answers(path: str | Path | None) -> sqlite3.Connection:
+    """Opens the database of answers; one that is damaged is begun anew, as a cache can be."""
+    try:
+        return _connect(path)
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError:
+        assert path is not None, "memory holds no damaged file"
+        Path(path).unlink()
+        return _connect(path)
+
+
+def _connect(path: str | Path | None) -> sqlite3.Connection:
+    # Whoever retries in a thread of its own may ask from there; SQLite takes turns by itself.
+    database = sqlite3.connect(
+        path or ":memory:", isolation_level=None, timeout=60, check_same_thread=False
+    )
+    # In this mode a commit is on disk for all but a failure of power.
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = NORMAL")
+    database.execute(
+        "CREATE TABLE IF NOT EXISTS answers "
+        "(key BLOB UNIQUE, dtype TEXT NOT NULL, p BLOB NOT NULL)"
+    )
+    return database
 
 
 class Retrying:
@@ -177,7 +260,16 @@ def _check_answers(answers: Tensor, x: Tensor) -> None:
     checks.finite(answers, "the classifier's answer")
 
 
-def _key(image: Tensor) -> str:
-    content = image.detach().cpu().contiguous()
-    header = f"{content.dtype} {tuple(content.shape)}".encode()
-    return hashlib.sha256(header + content.view(torch.uint8).numpy().tobytes()).hexdigest()
+def _key(image: Tensor) -> bytes:
+    header = f"{image.dtype} {tuple(image.shape)}".encode()
+    return hashlib.blake2b(header + _bytes(image.detach()), digest_size=16).digest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def _batched(keys: Iterable[bytes], n: int) -> Iterator[tuple[bytes, ...]]:
+    rest = iter(keys)
+    while some := tuple(islice(rest, n)):
+        yield some

@@ -12,8 +12,11 @@ from ..errors import LeapError
 from .data import data, inspect
 from .demo import demo
 from .jobs import augment, evaluate, explain, fit
-from .options import console, printable
+from .options import Interrupted, console, printable
 from .people import people
+
+# What shells give for an interruption from the keyboard.
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="leapfactual",
@@ -56,6 +59,8 @@ def run_app(app: typer.Typer) -> None:
     """Runs an application; a known error is one line and exit status 1."""
     try:
         app()
+    except Interrupted as error:
+        _fail(str(error), INTERRUPTED)
     except LeapError as error:
         _fail(f"{type(error).__name__}: {error}")
     except OSError as error:
@@ -69,8 +74,8 @@ def run_app(app: typer.Typer) -> None:
         )
 
 
-def _fail(text: str) -> None:
+def _fail(text: str, status: int = 1) -> None:
     # An error may quote what a stranger wrote.
     text = "\n".join(map(printable, text.splitlines()))
     Console(stderr=True, soft_wrap=True).print(text, style="red", markup=False, highlight=False)
-    sys.exit(1)
+    sys.exit(status)

@@ -30,6 +30,7 @@ from .options import (
     Seed,
     check_device,
     console,
+    interruptible,
     print_json,
     progress_bar,
 )
@@ -89,7 +90,7 @@ def fit(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="The time for everything. Defaults, for photographs, to 4.5 on a GPU and 45 on a "
+            help="The time for everything. Defaults, for photographs, to 8 on a GPU and 45 on a "
             "CPU; for others to what they need.",
         ),
     ] = None,
@@ -134,12 +135,16 @@ def fit(
 
     With people's labels: leapfactual fit photos/ --votes labels.csv --out our-bundle
     """
-    from ..jobs.fit import fit_bundle
+    from ..jobs.fit import fit_bundle, work_folder
     from ..jobs.recipe import Recipe
     from ..jobs.subject import open_subject
 
     check_device(device)
-    with progress_bar("reading the data", quiet=quiet or as_json) as reporter:
+    resume = f"What is done is kept in {work_folder(out)}; the same command goes on from there."
+    with (
+        interruptible(resume),
+        progress_bar("reading the data", quiet=quiet or as_json, adapt=True) as reporter,
+    ):
         subject = open_subject(
             images,
             classifier=classifier,
@@ -244,7 +249,11 @@ def explain(
     from ..jobs.job import choose_plan
     from ..jobs.pairs import choose_pairs
 
-    with progress_bar("opening", quiet=quiet or as_json) as reporter:
+    resume = f"What is done is kept in {out}; the same command goes on from there."
+    with (
+        interruptible(resume),
+        progress_bar("opening", quiet=quiet or as_json, adapt=True) as reporter,
+    ):
         inputs = _open(bundle, images, classifier, output_type, device)
         where = None if mask is None else inputs.read_mask(mask)
         pairs = choose_pairs(
@@ -314,7 +323,11 @@ def evaluate(
     from ..jobs.job import choose_plan
     from ..jobs.pairs import choose_pairs, find_sources, random_pairs
 
-    with progress_bar("opening", quiet=quiet or as_json) as reporter:
+    resume = f"What is done is kept in {out}; the same command goes on from there."
+    with (
+        interruptible(resume),
+        progress_bar("opening", quiet=quiet or as_json, adapt=True) as reporter,
+    ):
         inputs = _open(bundle, images, classifier, output_type, device)
         second = inputs.open_oracle(oracle) if oracle else None
         if target is None and not all_targets:
@@ -388,7 +401,11 @@ def augment(
     from ..jobs.job import choose_plan
     from ..jobs.pairs import augmentation_pairs
 
-    with progress_bar("opening", quiet=quiet or as_json) as reporter:
+    resume = f"What is done is kept in {out}; the same command goes on from there."
+    with (
+        interruptible(resume),
+        progress_bar("opening", quiet=quiet or as_json, adapt=True) as reporter,
+    ):
         inputs = _open(bundle, images, classifier, output_type, device)
         filters = Filters(valid, typical, [inputs.open_oracle(name) for name in oracles or []])
         pairs = augmentation_pairs(

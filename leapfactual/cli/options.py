@@ -5,6 +5,10 @@ output.
 """
 
 import json
+import math
+import signal
+import threading
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,13 +19,17 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ..errors import InputError, MissingData
+from ..jobs.progress import duration
 from ..report import tables
+from .threads import Threads
 
 console = Console()
+# A rate is told after so many seconds, and where there is no terminal, a line as seldom as that.
+MIN_RATED_SECONDS, SECONDS_PER_LINE = 2.0, 30.0
 
 
 def _configure(context: typer.Context, path: Path | None) -> Path | None:
@@ -139,41 +147,116 @@ class Reporter:
 
     Arguments:
         log: Prints a sentence.
-        on_progress: Moves the bar to the share that is done, with a description.
+        on_progress: Moves the bar, see :class:`Bar`.
     """
 
     log: Callable[[str], None]
-    on_progress: Callable[[float, str], None]
+    on_progress: "Bar"
+
+
+class Bar:
+    """Creates a bar with the time that is left; where no terminal shows it, a line now and then.
+
+    Arguments:
+        progress: The display.
+        what: What is going on at first.
+        threads: What sets the number of threads, if it is to follow the machine's load.
+    """
+
+    def __init__(self, progress: Progress, what: str, threads: Threads | None = None) -> None:
+        self.progress, self.threads = progress, threads
+        self.task = progress.add_task(what, total=1.0, left="")
+        self.first = 0.0, time.perf_counter()
+        self.said = time.perf_counter()
+
+    def __call__(self, share: float, what: str, left: float | None = None) -> None:
+        """Moves the bar.
+
+        Arguments:
+            share: The share that is done, from 0 to 1.
+            what: What is going on.
+            left: The seconds that are left. Defaults to what the rate so far says.
+        """
+        if self.threads is not None:
+            self.threads.adjust()
+        now = time.perf_counter()
+        if share < self.first[0]:
+            self.first = share, now
+        done, took = share - self.first[0], now - self.first[1]
+        if left is None and done > 0 and took >= MIN_RATED_SECONDS:
+            left = (1 - share) * took / done
+        text = "" if left is None else f"{_clock(left)} left"
+        self.progress.update(self.task, completed=share, description=what, left=text)
+        if not self.progress.console.is_terminal and now - self.said >= SECONDS_PER_LINE:
+            self.said = now
+            rest = f", about {duration(left)} left" if left is not None else ""
+            self.print(f"{share:4.0%}  {what}{rest}")
+
+    def print(self, text: str) -> None:
+        """Prints a sentence above the bar."""
+        if not self.progress.disable:
+            self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _clock(seconds: float) -> str:
+    """Writes seconds as a clock shows them.
+
+    Example:
+        >>> _clock(3), _clock(100), _clock(7230)
+        ('0:03', '1:40', '2:00:30')
+    """
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 @contextmanager
-def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Reporter]:
-    """Shows a bar with the time left, above it sentences; or nothing."""
+def progress_bar(what: str, *, quiet: bool = False, adapt: bool = False) -> Iterator[Reporter]:
+    """Shows a bar with the time left, above it sentences; or nothing.
+
+    Arguments:
+        what: What is going on at first.
+        quiet: Whether to show nothing.
+        adapt: Whether the number of threads is to follow the machine's load.
+    """
     columns = (
+        SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=None),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
-        task = bar.add_task(what, total=1.0)
-        now = what
+    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as shown:
+        bar = Bar(shown, what, Threads() if adapt else None)
+        yield Reporter(bar.print, bar)
 
-        def on_progress(done: float, message: str) -> None:
-            nonlocal now, task
-            if message.split(" ")[0] != now.split(" ")[0]:
-                bar.remove_task(task)
-                task = bar.add_task(message, total=1.0)
-            now = message
-            bar.update(task, completed=done, description=message)
 
-        def log(text: str) -> None:
-            if not quiet:
-                bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+class Interrupted(Exception):
+    """A command was interrupted; the message says what is kept and how to go on."""
 
-        yield Reporter(log, on_progress)
+
+@contextmanager
+def interruptible(kept: str) -> Iterator[None]:
+    """Takes an interruption, from the keyboard or by SIGTERM, as an end with a sentence.
+
+    Arguments:
+        kept: What is kept, and how to go on.
+    """
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    # Only the main thread may set a handler; a test's runner may be in another.
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if main else None
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"Interrupted. {kept}") from error
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)
 
 
 def print_json(value: object) -> None:

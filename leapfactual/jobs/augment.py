@@ -27,7 +27,8 @@ from ..files import atomic, json_number
 from ..imaging import to_pil, unstretch
 from ..metrics import l1
 from ..types import Classifier, no_op
-from .job import Job, OnProgress, Pieces, begin, write_json
+from .job import Job, Pieces, begin, write_json
+from .progress import OnProgress
 
 # Nothing but the counterfactuals themselves is kept of a piece, so it is the largest.
 PAIRS_PER_PIECE = 512
@@ -93,7 +94,7 @@ def augment_all(
         job: The job.
         out: The folder.
         filters: Which counterfactuals are kept. Defaults to the valid ones.
-        on_progress: Called with the share that is done and a sentence about it.
+        on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
 
     Returns:
         The summary: how many were made and kept, of each class, and why others were not.

@@ -1,6 +1,7 @@
 """A budget of time, and how much training fits into a share of it."""
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ from ..training.loop import Epoch
 
 # Steps that are timed, after as many that warm up: long enough to tell, short enough to spend.
 TIMED_STEPS = 6
+# How often what was spent is kept, while a stage goes on.
+NOTE_SECONDS = 5.0
 
 
 class Budget:
@@ -29,12 +32,34 @@ class Budget:
     def __init__(self, seconds: float, path: Path) -> None:
         self.seconds, self.path = seconds, path
         self.kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        self.started = time.perf_counter() - float(self.kept.get("spent", 0.0))
+        self.started, self.saved = time.perf_counter() - self.spent_before, -math.inf
+
+    @property
+    def spent(self) -> float:
+        """The seconds that were spent, before an interruption too."""
+        return time.perf_counter() - self.started
+
+    @property
+    def spent_before(self) -> float:
+        """The seconds that had been spent when this was kept last."""
+        return float(self.kept.get("spent", 0.0))
 
     @property
     def left(self) -> float:
         """The seconds that are left, at least a twentieth of the whole."""
-        return max(self.seconds - (time.perf_counter() - self.started), 0.05 * self.seconds)
+        return max(self.seconds - self.spent, 0.05 * self.seconds)
+
+    @property
+    def expected_left(self) -> float | None:
+        """What was expected to be left when this was kept last; None for a job that begins."""
+        value = self.kept.get("expected left")
+        return None if value is None else float(value)
+
+    def forget(self, *names: str) -> None:
+        """Forgets what was decided under some names."""
+        for name in names:
+            self.kept.pop(name, None)
+        self.save()
 
     def decide(self, name: str, choose: Callable[[], Any]) -> Any:  # noqa: ANN401 - JSON
         """Returns what was decided under a name, or decides it now and keeps it."""
@@ -45,9 +70,15 @@ class Budget:
 
     def save(self) -> None:
         """Keeps what was spent so far, so that a job that is resumed does not spend it again."""
-        self.kept["spent"] = time.perf_counter() - self.started
+        self.kept["spent"], self.saved = self.spent, time.perf_counter()
         with atomic(self.path) as temporary:
             temporary.write_text(json.dumps(self.kept))
+
+    def note(self, left: float | None) -> None:
+        """Keeps now and then how much the job expects to take from here on."""
+        if left is not None and time.perf_counter() - self.saved >= NOTE_SECONDS:
+            self.kept["expected left"] = left
+            self.save()
 
 
 def seconds_per_step(train: Callable[[int, Callable[[Epoch], object]], object]) -> float:

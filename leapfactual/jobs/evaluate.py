@@ -19,7 +19,8 @@ from ..files import atomic, json_number, read_safetensors, write_safetensors
 from ..metrics import METRICS, Metric, Score, oracle_validity
 from ..metrics.standard import summarize
 from ..types import Classifier, no_op
-from .job import Job, OnProgress, Pieces, begin, typicality
+from .job import Job, Pieces, begin, typicality
+from .progress import OnProgress
 
 # One number for each image and metric is kept, so a piece may be larger than one with paths.
 PAIRS_PER_PIECE = 256
@@ -95,7 +96,7 @@ def evaluate_all(
         out: The folder.
         oracle: A second, independent classifier, for the oracle validity.
         seed: The seed of the resampling that gives the error of AUC.
-        on_progress: Called with the share that is done and a sentence about it.
+        on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
     """
     out = Path(out)
     metrics = _metrics(job, oracle)

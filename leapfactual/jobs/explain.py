@@ -39,7 +39,8 @@ from ..leaps import describe
 from ..report import cards, change_map, write_animation, write_page
 from ..report.cards import numbers
 from ..types import no_op
-from .job import Job, OnProgress, Piece, Pieces, begin, write_json
+from .job import Job, Piece, Pieces, begin, write_json
+from .progress import OnProgress
 
 # A kill costs at most one piece. It is the smallest of the three jobs' because the paths and the
 # frames of the page are held in memory besides the images.
@@ -56,7 +57,7 @@ def explain_all(job: Job, out: str | Path, on_progress: OnProgress = no_op) -> d
     Arguments:
         job: The job.
         out: The folder.
-        on_progress: Called with the share that is done and a sentence about it.
+        on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
     """
     out = Path(out)
     if not job.pairs:
@@ -69,7 +70,7 @@ def explain_all(job: Job, out: str | Path, on_progress: OnProgress = no_op) -> d
         pieces = Pieces(job, out, PAIRS_PER_PIECE)
         for piece in pieces.pending("explained", on_progress):
             worker.explain(piece)
-        on_progress(1.0, "writing the page")
+        on_progress(1.0, "writing the page", None)
         _finish(job, out, pieces)
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary

@@ -11,7 +11,6 @@ photographs, a spatial one takes its place, with a flow on its maps and guided p
 (:mod:`leapfactual.jobs.spatial`).
 """
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,18 +19,32 @@ import torch
 from torch import Tensor
 
 from ..bundle import Bundle
+from ..classifiers import Network
 from ..data import Images, Table
 from ..errors import InputError
+from ..flow import Flow
 from ..generators import SpatialAutoencoder, Standardized
 from ..metrics import best_distance
 from ..types import Classifier, Generator, no_op
 from . import rows, spatial
 from .consistency import GOOD_AGREEMENT, MIN_AGREEMENT, Agreement, agreement
-from .job import OnProgress
+from .held_out import HeldOut, relative
 from .judge import fit_judge, train_second_opinion
 from .labels import NearestNeighbors, Votes
-from .plans import HeldOut, PlanSearch, relative
-from .recipe import BATCH_SIZE, TRY_SHARE, Part, Recipe, Run, evenly_spaced, split
+from .plans import PlanSearch
+from .progress import OnProgress, duration
+from .queries import PROBES, Queries, answers_file
+from .recipe import (
+    BATCH_SIZE,
+    MAX_SEARCH_IMAGES,
+    TRY_SHARE,
+    Part,
+    Recipe,
+    Run,
+    evenly_spaced,
+    evenly_spaced_rows,
+    split,
+)
 from .subject import Log, summarize_data
 
 # Smaller images leave a map nothing to shrink.
@@ -39,8 +52,6 @@ MIN_SPATIAL_SIDE = 32
 # How far reconstructions may be from the images, as a share of the distance between images that
 # have nothing to do with each other: a blurred photograph is at a half, a sharp one at a tenth.
 MAX_BLUR = 0.3
-# A few dozen plans are tried; on 256 images, one image is a difference of 0.4 %.
-MAX_SEARCH_IMAGES = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +64,8 @@ class Fitted:
             JSON can hold.
         agreement: Whether the classifier answers the same on reconstructions.
         search: Which plans were tried and chosen.
-        seconds: How long each step took.
+        seconds: How long each stage took.
+        queries: How many images the classifier was asked about in each stage.
     """
 
     bundle: Bundle
@@ -61,6 +73,7 @@ class Fitted:
     agreement: Agreement
     search: PlanSearch
     seconds: Mapping[str, float] = field(default_factory=dict)
+    queries: Mapping[str, int] = field(default_factory=dict)
 
 
 class PoorAgreement(InputError):
@@ -98,69 +111,138 @@ def fit_bundle(
         overwrite: Whether to replace a bundle that is there.
         device: Where to compute.
         log: Called with a sentence at a time about what is seen.
-        on_progress: Called with the share that is done of a step, and the step.
+        on_progress: Called with how far the whole is, see :mod:`leapfactual.jobs.progress`.
     """
     folder = Path(folder)
     if folder.exists() and not overwrite:
         raise InputError(
             f"there is something at {folder} already. Give another --out, or pass --overwrite."
         )
-    run = Run(recipe or Recipe(), folder.parent / f"{folder.name}.fit", log, on_progress, device)
-    with run.timed("all"):
-        summary, lines = summarize_data(images, classifier, classes, device)
-        for line in lines:
-            log(line)
-        run.work.mkdir(parents=True, exist_ok=True)
-        train, test = split(images, run.recipe.seed, device)
-        with run.timed("generator"):
-            generator, epochs = _choose_generator(run, images, train, test, classifier)
-        is_spatial = isinstance(generator, SpatialAutoencoder)
-        kind = spatial if is_spatial else rows
-        labelled, model = _surrogate(run, classifier, generator, train)
+    run = Run.begin(recipe or Recipe(), work_folder(folder), classifier, device, log, on_progress)
+    asked = classifier if isinstance(classifier, Votes) else run.queries
+    assert asked is not None, "there is a classifier, or votes"
+    with run.stage("first look"):
+        summary = _first_look(run, images, asked, classes)
+        train, test = split(
+            images, run.recipe.seed, device, lambda share: run.advance(share, "reading the images")
+        )
+        _announce(run, images, train, classes)
+    with run.stage("generator"):
+        generator, epochs = _choose_generator(run, images, train, test, asked, classes)
+        labelled, model = _surrogate(run, asked, generator, train)
+    is_spatial = isinstance(generator, SpatialAutoencoder)
+    kind = spatial if is_spatial else rows
+    with run.stage("check"):
         consistency = _check_consistency(run, test, generator, model, epochs, force)
-        with run.timed("flow"):
-            flow, record, p = kind.train_flow(run, labelled, generator, model, classes)
-        if is_spatial and oracle is None:
-            with run.timed("judge"):
-                oracle = train_second_opinion(run, labelled, p, model, test)
-        with run.timed("plan"):
-            side = min(images.shape[1:]) if is_spatial else 0
-            held_out = HeldOut(
-                generator,
-                model,
-                flow,
-                test[:MAX_SEARCH_IMAGES],
-                oracle=oracle,
-                distance=best_distance(side)[0].to(device) if is_spatial else None,
-                seed=run.recipe.seed,
+    with run.stage("flow"):
+        flow, record, p = kind.train_flow(run, labelled, generator, model, classes)
+    if is_spatial and oracle is None:
+        with run.stage("oracle"):
+            oracle = train_second_opinion(run, labelled, p, model, test)
+    with run.stage("plan"):
+        search = kind.search(run, _hold_out(run, generator, model, flow, test, oracle))
+    with run.stage("bundle"):
+        bundle = Bundle.make(
+            generator,
+            flow,
+            model,
+            evenly_spaced(train, 512),
+            classes=classes,
+            plan=search.front[0].plan,
+            classifier_name=classifier_name,
+            training={
+                **record,
+                **_describe_data(images, train),
+                "images": len(train),
+                "held out": len(test),
+                "generator epochs": epochs,
+                "recipe": asdict(run.recipe),
+                "why": search.why,
+                "seconds": run.seconds_of_stages,
+                "queries": run.asked,
+            },
+            agreement=consistency.to_json(),
+            front=search.front,
+            fast=search.fast,
+            keep_pixels=search.keep_pixels,
+        )
+        bundle.save(folder, overwrite=overwrite)
+    run.tell_cost()
+    run.end(answers_file(folder))
+    return Fitted(bundle, summary, consistency, search, run.seconds_of_stages, run.asked)
+
+
+def work_folder(folder: Path) -> Path:
+    """Returns where the parts of a bundle are kept until it is done."""
+    return folder.parent / f"{folder.name}.fit"
+
+
+def _first_look(
+    run: Run, images: Images | Table, classifier: Classifier | Votes, classes: Sequence[str]
+) -> dict[str, object]:
+    """Looks at the images and the classifier's answers, before anything is trained."""
+    if run.queries is not None:
+        x = images[evenly_spaced_rows(len(images), PROBES)].to(run.device)
+        changed = run.queries.begin(x)
+        if changed:
+            run.log(
+                f"The classifier has changed since this fit was begun: it answers otherwise about "
+                f"{changed} of {len(x)} images. The generator is kept, all else is made anew."
             )
-            search, fast = kind.search(run, held_out)
-    bundle = Bundle.make(
+            run.forget_answers()
+    summary, lines = summarize_data(images, classifier, classes, run.device)
+    for line in lines:
+        run.log(line)
+    return summary
+
+
+def _announce(run: Run, images: Images | Table, train: Part, classes: Sequence[str]) -> None:
+    """Says how long it will take, or how much of it is left."""
+    if _may_be_spatial(run.recipe, images):
+        expected = spatial.expected_seconds(run)
+    else:
+        expected = rows.expected_seconds(run, images, train, len(classes))
+    run.stages.expect(expected)
+    left = run.budget.expected_left
+    if left is not None:
+        run.log(f"Resuming: about {duration(left)} are left.")
+    else:
+        parts = ", ".join(f"{duration(s)} for the {name}" for name, s in expected.items())
+        run.log(f"This will take about {duration(sum(expected.values()))}: {parts}.")
+
+
+def _may_be_spatial(recipe: Recipe, images: Images | Table) -> bool:
+    """Returns whether the generator may be one of maps."""
+    if isinstance(images, Table) or recipe.generator in ("vae", "wae"):
+        return False
+    if recipe.generator == "spatial":
+        return True
+    return not (recipe.features or recipe.epochs) and min(images.shape[1:]) >= MIN_SPATIAL_SIDE
+
+
+def _hold_out(
+    run: Run,
+    generator: Generator,
+    model: Classifier,
+    flow: Flow,
+    test: Tensor,
+    oracle: Classifier | None,
+) -> HeldOut:
+    """Returns the trial of plans on the images held out."""
+    is_spatial = isinstance(generator, SpatialAutoencoder)
+    # A network that nobody needs to count is walked faster as it is.
+    if isinstance(model, Queries) and not model.kept and type(model.classifier) is Network:
+        model = model.classifier
+    return HeldOut(
         generator,
-        flow,
         model,
-        evenly_spaced(train, 512),
-        classes=classes,
-        plan=search.front[0].plan,
-        classifier_name=classifier_name,
-        training={
-            **record,
-            **_describe_data(images, train),
-            "images": len(train),
-            "held out": len(test),
-            "generator epochs": epochs,
-            "recipe": asdict(run.recipe),
-            "why": search.why,
-            "seconds": {name: round(value, 1) for name, value in run.seconds.items()},
-        },
-        agreement=consistency.to_json(),
-        front=search.front,
-        fast=fast,
-        keep_pixels=search.keep_pixels,
+        flow,
+        test[:MAX_SEARCH_IMAGES],
+        oracle=oracle,
+        distance=(best_distance(min(test.shape[2:]))[0].to(run.device) if is_spatial else None),
+        seed=run.recipe.seed,
+        kept=run.work / "walks.jsonl",
     )
-    bundle.save(folder, overwrite=overwrite)
-    shutil.rmtree(run.work, ignore_errors=True)
-    return Fitted(bundle, summary, consistency, search, run.seconds)
 
 
 def _describe_data(images: Images | Table, train: Part) -> dict[str, object]:
@@ -176,6 +258,7 @@ def _choose_generator(
     train: Part,
     test: Tensor,
     classifier: Classifier | Votes,
+    classes: Sequence[str],
 ) -> tuple[Generator, int]:
     """Trains a cheap generator and, where it falls short of photographs, a spatial one."""
     recipe = run.recipe
@@ -189,20 +272,23 @@ def _choose_generator(
                 f"generator: it needs {MIN_SPATIAL_SIDE} pixels. Take --generator vae."
             )
         return spatial.train_generator(run, images, train)
-    chosen = recipe.generator != "auto" or recipe.features or recipe.epochs
-    if chosen or side < MIN_SPATIAL_SIDE:
+    if not _may_be_spatial(recipe, images):
         return rows.train_generator(run, images, train)
-    cheap, epochs = rows.train_generator(run, images, train, TRY_SHARE * run.budget.seconds)
+    seconds = TRY_SHARE * run.budget.seconds
+    tried = seconds / (seconds + run.autoencoder_seconds)
+    cheap, epochs = rows.train_generator(run, images, train, seconds, end=tried)
     _, model = _surrogate(run, classifier, cheap, train)
     same, blur = agreement(test, cheap, model).overall, _blur(cheap, test)
     if same >= GOOD_AGREEMENT and blur <= MAX_BLUR:
+        expected = rows.expected_seconds(run, images, train, len(classes))
+        run.stages.expect({**expected, "generator": 0.0})
         return cheap, epochs
     run.log(
         f"Of {len(test)} held out it keeps the class of {same:.1%}, and reconstructions are at "
         f"{blur:.0%} of the distance between random images. That is too blurred, so a spatial one "
         "takes its place."
     )
-    return spatial.train_generator(run, images, train)
+    return spatial.train_generator(run, images, train, start=tried)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ is bounded by one piece.
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,12 @@ from ..flow import Flow
 from ..leaps import Plan, Stage, describe, parse
 from ..solvers import Solver
 from ..types import Classifier, Generator, no_op
+from .progress import OnProgress
+from .queries import Queries, answers_file
 
 JOB_FORMAT = "leapfactual job 2"
 JOB, RECORDS = "job.json", "parts"
 EXAMPLES = 8
-
-OnProgress = Callable[[float, str], object]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -220,7 +220,9 @@ def open_inputs(
         output_type=output_type,
         folder=folder,
     )
-    return Inputs(loaded, undo_stretch(model, stretch), opened)
+    queries = Queries(undo_stretch(model, stretch), answers_file(Path(bundle)))
+    queries.begin(loaded.probes.to(device))
+    return Inputs(loaded, queries, opened)
 
 
 def open_sources(
@@ -345,14 +347,14 @@ class Pieces:
 
         Arguments:
             verb: What was done with the pairs, for the progress.
-            on_progress: Called with the share that is done and a sentence about it.
+            on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
         """
         self.folder.mkdir(exist_ok=True)
         for piece in self.pieces:
             if not piece.record.exists():
                 yield piece
             done = min(piece.start + piece.size, self.total)
-            on_progress(done / self.total, f"{verb} {done} of {self.total}")
+            on_progress(done / self.total, f"{verb} {done} of {self.total}", None)
 
     def records(self) -> Iterator[Path]:
         """Yields the records, in the order of the pairs."""

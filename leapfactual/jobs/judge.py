@@ -67,6 +67,7 @@ def train_judge(
     seed: int = 0,
     checkpoint: Path | None = None,
     on_epoch: Callable[[Epoch], object] = no_op,
+    on_progress: Callable[[float], object] = no_op,
 ) -> Classifier:
     """Trains a network on images and the classifier's answers, every class equally often.
 
@@ -77,7 +78,8 @@ def train_judge(
         epochs: How often to go through the images.
         seed: The seed of everything random.
         checkpoint: A file to keep the state in. If it exists, training resumes from there.
-        on_epoch: Called after every epoch, to show progress.
+        on_epoch: Called after every epoch.
+        on_progress: Called every now and then with the share that is done.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -92,6 +94,7 @@ def train_judge(
         seed=seed,
         checkpoint=checkpoint,
         on_epoch=on_epoch,
+        on_progress=on_progress,
     )
     y, rng = p.argmax(1), torch.Generator(p.device)
     weights = 1 / y.bincount(minlength=p.shape[1])[y].double()
@@ -150,5 +153,5 @@ def fit_judge(run: Run, train: Part, p: Tensor, name: str, seed: int) -> Classif
         epochs=epochs,
         seed=seed,
         checkpoint=run.checkpoint(name, epochs),
-        on_epoch=run.on_epoch("training a judge"),
+        **run.training("training a judge"),
     )

@@ -2,12 +2,14 @@
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,20 +18,30 @@ from ..data import Images, Table
 from ..errors import InputError
 from ..files import fingerprint
 from ..training.loop import Epoch
+from ..types import no_op
 from .budget import Budget
-from .job import OnProgress
+from .progress import OnProgress, Stages, duration
+from .queries import Queries
 from .subject import Log
 
 GENERATORS = ("auto", "vae", "wae", "spatial")
 # The minutes of a fit of photographs, on a GPU and on a CPU, and how they are shared out. A flow
 # on maps gets what is left. Walks gain more by a GPU than training does, so that the choice of
-# plans takes a smaller share there.
-GPU_MINUTES, CPU_MINUTES = 4.5, 45.0
-TRY_SHARE, AUTOENCODER_SHARE, JUDGE_SHARE, FLOW_SHARE = 0.05, 0.34, 0.04, 0.34
+# plans takes a smaller share there, and the autoencoder a larger one: a brittle classifier sees
+# diseases in what 90 seconds leave rough of a healthy leaf.
+GPU_MINUTES, CPU_MINUTES = 8.0, 45.0
+TRY_SHARE, JUDGE_SHARE, FLOW_SHARE = 0.05, 0.04, 0.34
+GPU_AUTOENCODER_SHARE, CPU_AUTOENCODER_SHARE = 0.44, 0.34
 GPU_PLAN_SHARE, CPU_PLAN_SHARE = 0.1, 0.2
+# What is searched for plans without --minutes, as a share of the whole, and at least.
+ROWS_PLAN_SHARE, MIN_PLAN_SECONDS = 0.25, 60.0
 # A tenth is held out: enough to rate plans on, and little to lose for the training.
 HELD_OUT_SHARE, MAX_HELD_OUT = 0.1, 1000
-# Images are kept in half precision, up to 1 GiB; more are read when they are needed.
+# A few dozen plans are tried; on 256 images, one image is a difference of 0.4 %.
+MAX_SEARCH_IMAGES = 256
+# The file of the classifier's answers, among the parts.
+ANSWERS = "answers.db"
+# Images are kept as bytes, or in half precision, up to 1 GiB; more are read when they are needed.
 MAX_BYTES_IN_MEMORY = 1 << 30
 # A class with less than a third of the mean number of images is drawn as often as the others.
 RARE_CLASS_RATIO = 1 / 3
@@ -50,7 +62,7 @@ class Recipe:
         flow_epochs: The epochs of the flow.
         rotate: Whether to augment with rotations and reflections, for images that have no up.
         seed: The seed of everything random.
-        minutes: The time for the whole fit. Photographs take 4.5 minutes on a GPU and 45 on a CPU
+        minutes: The time for the whole fit. Photographs take 8 minutes on a GPU and 45 on a CPU
             unless it is given; others what they need.
     """
 
@@ -73,14 +85,98 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The settings of a fit, where its parts are kept, and who hears of it."""
+    """The settings of a fit, where its parts are kept, and who hears of it.
+
+    Arguments:
+        recipe: The settings.
+        work: The folder of what is kept until the bundle is done.
+        log: Called with a sentence at a time.
+        device: Where to compute.
+        stages: Tells how far the whole is.
+        queries: The classifier, whose queries are counted; None where people voted.
+        seconds: How long each stage took.
+    """
 
     recipe: Recipe
     work: Path
     log: Log
-    on_progress: OnProgress
     device: str
+    stages: Stages = field(default_factory=Stages)
+    queries: Queries | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def begin(
+        cls,
+        recipe: Recipe,
+        work: Path,
+        classifier: object,
+        device: str,
+        log: Log,
+        on_progress: OnProgress,
+    ) -> Self:
+        """Begins a fit, or resumes the one whose parts are in the folder.
+
+        Arguments:
+            recipe: The settings.
+            work: The folder of what is kept until the bundle is done.
+            classifier: The classifier, or votes of people.
+            device: Where to compute.
+            log: Called with a sentence at a time.
+            on_progress: Called with how far the whole is.
+        """
+        work.mkdir(parents=True, exist_ok=True)
+        queries = None
+        if callable(classifier):
+            queries = Queries(classifier, work / ANSWERS, watched=True)
+        run = cls(recipe, work, log, device, Stages(on_progress), queries)
+        run.stages.started -= run.budget.spent_before
+        return run
+
+    def end(self, answers: Path) -> None:
+        """Removes the folder of the parts; answers that were kept go where they are asked for.
+
+        Arguments:
+            answers: The file to keep them in.
+        """
+        if self.queries is not None:
+            kept = self.queries.kept
+            self.queries.close()
+            if kept:
+                answers.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(self.work / ANSWERS, answers)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def tell_cost(self) -> None:
+        """Says how long the fit took, and how many queries each stage made."""
+        text = f"It took {duration(self.budget.spent)}."
+        if self.queries is not None and self.asked:
+            stages = ", ".join(f"{n:,} for the {name}" for name, n in self.asked.items())
+            text += (
+                f" The classifier was asked about {sum(self.asked.values()):,} images ({stages}), "
+                f"which took {duration(self.queries.seconds)}."
+            )
+        self.log(text)
+
+    def forget_answers(self) -> None:
+        """Removes what depends on the classifier's answers, since the classifier has changed."""
+        for path in self.work.iterdir():
+            if not path.name.startswith(("generator", "autoencoder", "budget", ANSWERS)):
+                path.unlink()
+        self.budget.forget("orientations")
+
+    @property
+    def asked(self) -> dict[str, int]:
+        """How many images the classifier was asked about, for each stage."""
+        return {} if self.queries is None else dict(self.queries.asked)
+
+    @property
+    def seconds_of_stages(self) -> dict[str, float]:
+        """How long each stage took, and all of them, before an interruption too."""
+        return {
+            **{name: round(seconds, 1) for name, seconds in self.seconds.items()},
+            "all": round(self.budget.spent, 1),
+        }
 
     @property
     def on_gpu(self) -> bool:
@@ -94,21 +190,39 @@ class Run:
         name = fingerprint(json.dumps(asdict(self.recipe)))[:12]
         return Budget(60 * minutes, self.work / f"budget-{name}.json")
 
-    @contextmanager
-    def timed(self, step: str) -> Iterator[None]:
-        """Measures how long a step takes."""
-        started = time.perf_counter()
-        yield
-        self.seconds[step] = time.perf_counter() - started
+    @property
+    def autoencoder_seconds(self) -> float:
+        """The time for a generator."""
+        share = GPU_AUTOENCODER_SHARE if self.on_gpu else CPU_AUTOENCODER_SHARE
+        return share * self.budget.seconds
 
-    def on_epoch(self, step: str) -> Callable[[Epoch], object]:
-        """Returns what to call after every epoch of a step."""
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Times a stage, and counts its queries."""
+        started = time.perf_counter()
+        self.stages.begin(name)
+        if self.queries is not None:
+            self.queries.stage = name
+        yield
+        self.seconds[name] = time.perf_counter() - started
+        self.budget.save()
+
+    def advance(self, share: float, what: str) -> None:
+        """Says that a share of the stage is done, and what is going on."""
+        self.stages.advance(share, what)
+        self.budget.note(self.stages.left)
+
+    def training(self, what: str, start: float = 0.0, end: float = 1.0) -> dict[str, Any]:
+        """Returns what a training calls on its way, which is a part of a stage."""
+
+        def advance(share: float) -> None:
+            self.advance(start + (end - start) * share, what)
 
         def finish(epoch: Epoch) -> None:
             self.budget.save()
-            self.on_progress(epoch.number / epoch.of, step)
+            advance(epoch.number / epoch.of)
 
-        return finish
+        return {"on_epoch": finish, "on_progress": advance}
 
     def checkpoint(self, part: str, *settings: object) -> Path:
         """Returns the file of a part; another recipe has another file."""
@@ -120,17 +234,19 @@ class Part:
     """Some rows of a set: in memory where they fit, else read when they are needed."""
 
     def __init__(
-        self, images: Images | Table, rows: Tensor, device: str, p: Tensor | None = None
+        self,
+        images: Images | Table,
+        rows: Tensor,
+        device: str,
+        p: Tensor | None = None,
+        on_progress: Callable[[float], object] = no_op,
     ) -> None:
         self.images, self.rows, self.device, self.p = images, rows, device, p
         self.names = [f"{len(images)} images", *images.names[:: max(1, len(images) // 1000)]]
         self.kept: Tensor | None = None
         size = 2 * len(rows) * math.prod(images.shape)
         if size <= MAX_BYTES_IN_MEMORY and len(images.shape) == 3:
-            kept = torch.empty(len(rows), *images.shape, dtype=torch.float16)
-            for start in range(0, len(rows), 256):
-                kept[start : start + 256] = images[rows[start : start + 256]].half()
-            self.kept = kept.to(device)
+            self.kept = _read_all(images, rows, on_progress).to(device)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -138,7 +254,8 @@ class Part:
     def __getitem__(self, index: Tensor | slice) -> Tensor:
         if self.kept is not None:
             where = index if isinstance(index, slice) else index.to(self.kept.device)
-            return self.kept[where].float()
+            some = self.kept[where].float()
+            return some / 255 if self.kept.dtype == torch.uint8 else some
         where = index if isinstance(index, slice) else index.to(self.rows.device)
         return self.images[self.rows[where]].to(self.device)
 
@@ -148,19 +265,45 @@ class Part:
             yield self[start : start + batch_size]
 
 
-def split(images: Images | Table, seed: int, device: str) -> tuple[Part, Tensor]:
+def _read_all(
+    images: Images | Table, rows: Tensor, on_progress: Callable[[float], object]
+) -> Tensor:
+    """Returns images as bytes, or in half precision where they have finer shades."""
+    kept = torch.empty(len(rows), *images.shape, dtype=torch.uint8)
+    for start in range(0, len(rows), 256):
+        x = images[rows[start : start + 256]]
+        levels = (x * 255).round()
+        if kept.dtype == torch.uint8 and not torch.equal(levels / 255, x):
+            kept = (kept.float() / 255).half()
+        kept[start : start + 256] = levels if kept.dtype == torch.uint8 else x
+        on_progress(min(1.0, (start + 256) / len(rows)))
+    return kept
+
+
+def split(
+    images: Images | Table,
+    seed: int,
+    device: str,
+    on_progress: Callable[[float], object] = no_op,
+) -> tuple[Part, Tensor]:
     """Returns the images to train on, and those held out, in random order.
 
     Folders stand one class behind the other, and plans are tried on the first of those held out.
     """
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     out = min(MAX_HELD_OUT, max(10, round(HELD_OUT_SHARE * len(images))))
-    return Part(images, order[out:].sort().values, device), images[order[:out]].to(device)
+    train = Part(images, order[out:].sort().values, device, on_progress=on_progress)
+    return train, images[order[:out]].to(device)
+
+
+def evenly_spaced_rows(of: int, n: int) -> Tensor:
+    """Returns some of the rows, or all if there are no more."""
+    return torch.linspace(0, of - 1, min(of, n)).long()
 
 
 def evenly_spaced(train: Part, n: int) -> Tensor:
     """Returns some of the images, or all if there are no more."""
-    return train[torch.linspace(0, len(train) - 1, min(len(train), n)).long()]
+    return train[evenly_spaced_rows(len(train), n)]
 
 
 def orbits(train: Part, orbit: Callable[[Tensor], Iterable[Tensor]]) -> Iterator[Tensor]:

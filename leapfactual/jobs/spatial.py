@@ -6,7 +6,7 @@ networks are timed first, and larger ones as long as enough steps of them still 
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from ..data import Images
 from ..fields import UNet2dField
 from ..flow import Flow
 from ..generators import SpatialAutoencoder
-from ..leaps import RatedPlan
 from ..metrics import best_distance
 from ..training import embed, fit, fit_generator
 from ..training.augmentation import d4_orbit, random_d4, random_mirror
@@ -29,13 +28,14 @@ from ..training.loop import Epoch
 from ..types import Classifier
 from .budget import TIMED_STEPS, Budget, seconds_per_step
 from .guided_plans import SOLVER, enough_images, search_guided_plans
-from .plans import HeldOut, PlanSearch
+from .held_out import HeldOut
+from .plans import PlanSearch
 from .recipe import (
-    AUTOENCODER_SHARE,
     BATCH_SIZE,
     CPU_PLAN_SHARE,
     GPU_PLAN_SHARE,
     JUDGE_SHARE,
+    TRY_SHARE,
     Part,
     Run,
     balance,
@@ -47,8 +47,10 @@ from .recipe import (
 # Latent maps have about 16 × 16 places: what a U-Net can attend over, and a spot of two pixels
 # in 128 still has a say in one of them.
 PLACES = 16
-# The channels of the autoencoder at half of the image's size, and those of the flow.
-SIZES = ((32, 48), (64, 96), (128, 128))
+# The channels of autoencoders, at half of the image's size, and of flows. An autoencoder of 128
+# channels was no better in six minutes of a GPU than one of 64 in four and a half.
+AUTOENCODER_SIZES, FLOW_SIZES = (32, 64), (48, 96, 128)
+AUTOENCODER_RATE, FLOW_RATE = 5.7e-4, 5e-4
 # Fewer steps than these and a smaller network learns more in the same time.
 MIN_STEPS = 2000
 PERCEPTUAL_WEIGHT, ADVERSARIAL_WEIGHT = 0.2, 0.01
@@ -105,18 +107,21 @@ class Trainer:
         return "bfloat16" if self.on_gpu else "float32"
 
     def autoencoder(
-        self, seconds: float, on_epoch: Callable[[Epoch], object], log: Callable[[str], object]
+        self,
+        seconds: float,
+        log: Callable[[str], object],
+        **calls: Any,  # noqa: ANN401 - on_epoch and on_progress
     ) -> tuple[SpatialAutoencoder, int]:
         """Trains the autoencoder; returns it and its number of epochs."""
         return with_memory(
-            64 if self.on_gpu else 32, partial(self._autoencoder, seconds, on_epoch, log), log
+            64 if self.on_gpu else 32, partial(self._autoencoder, seconds, log, calls), log
         )
 
     def _autoencoder(
         self,
         seconds: float,
-        on_epoch: Callable[[Epoch], object],
         log: Callable[[str], object],
+        calls: Mapping[str, Any],
         batch: int,
     ) -> tuple[SpatialAutoencoder, int]:
         batch = min(batch, max(2, len(self.train) // 2))
@@ -160,7 +165,7 @@ class Trainer:
                     times.append(seconds_per_step(timed))
                 return sum(times) / 2
 
-            size, steps = _largest(seconds, measure)
+            size, steps = _largest(AUTOENCODER_SIZES, seconds, measure)
             return [size, max(2, round(steps * batch / len(self.train)))]
 
         size, epochs = self.budget.decide(f"autoencoder {batch}", choose)
@@ -169,18 +174,17 @@ class Trainer:
         model.initialize(self.train[rows.long()])
         log(
             f"Training a spatial autoencoder of {' × '.join(map(str, model.latent_shape))} "
-            f"numbers for {epochs} epochs, about {duration(seconds)}; its sharpness is judged by "
-            f"{name}."
+            f"numbers for {epochs} epochs; its sharpness is judged by {name}."
         )
         run(
             model,
             self.train,
             epochs=epochs,
-            learning_rate=4e-4 * math.sqrt(SIZES[-1][0] / SIZES[size][0]),
+            learning_rate=AUTOENCODER_RATE * math.sqrt(AUTOENCODER_SIZES[-1] / size),
             adversarial_from=0.5,
             checkpoint=self.checkpoint("autoencoder", size, epochs, batch, name),
             preview=self.preview,
-            on_epoch=on_epoch,
+            **calls,
         )
         model.requires_grad_(False)
         return model, epochs
@@ -191,15 +195,15 @@ class Trainer:
         z: Tensor,
         p: Tensor,
         seconds: float,
-        on_epoch: Callable[[Epoch], object],
         log: Callable[[str], object],
         *,
         balanced: bool,
+        **calls: Any,  # noqa: ANN401 - on_epoch and on_progress
     ) -> tuple[Flow, int]:
         """Trains the flow on latents and the classifier's answers; returns it and its epochs."""
         return with_memory(
             256 if self.on_gpu else 64,
-            partial(self._flow, model, z, p, seconds, on_epoch, balanced),
+            partial(self._flow, model, z, p, seconds, calls, balanced),
             log,
         )
 
@@ -209,7 +213,7 @@ class Trainer:
         z: Tensor,
         p: Tensor,
         seconds: float,
-        on_epoch: Callable[[Epoch], object],
+        calls: Mapping[str, Any],
         balanced: bool,
         batch: int,
     ) -> tuple[Flow, int]:
@@ -229,9 +233,8 @@ class Trainer:
 
         def build(size: int) -> Flow:
             torch.manual_seed(self.seed)
-            channels = SIZES[size][1]
             dropout = GPU_DROPOUT if self.on_gpu else CPU_DROPOUT
-            field = UNet2dField(model.latent_shape, p.shape[1], channels=channels, dropout=dropout)
+            field = UNet2dField(model.latent_shape, p.shape[1], channels=size, dropout=dropout)
             return Flow(field, SOLVER).to(z.device)
 
         def choose() -> list[int]:
@@ -250,7 +253,7 @@ class Trainer:
                     )
                 )
 
-            size, steps = _largest(seconds, measure)
+            size, steps = _largest(FLOW_SIZES, seconds, measure)
             return [size, max(2, round(min(MAX_PASSES, steps * batch / len(z))))]
 
         size, epochs = self.budget.decide(f"flow {batch}", choose)
@@ -260,27 +263,35 @@ class Trainer:
             z,
             p,
             epochs=epochs,
-            learning_rate=5e-4 * math.sqrt(SIZES[-1][1] / SIZES[size][1]),
+            learning_rate=FLOW_RATE * math.sqrt(FLOW_SIZES[-1] / size),
             checkpoint=self.checkpoint("map-flow", size, epochs, batch, balanced),
-            on_epoch=on_epoch,
+            **calls,
         )
         flow.requires_grad_(False)
         return flow, epochs
 
     def _build(self, size: int) -> SpatialAutoencoder:
         torch.manual_seed(self.seed)
-        return build_autoencoder(self.shape, SIZES[size][0]).to(self.device)
+        return build_autoencoder(self.shape, size).to(self.device)
 
 
-def train_generator(run: Run, images: Images, train: Part) -> tuple[SpatialAutoencoder, int]:
-    """Trains the autoencoder in its share of the budget; returns it and its epochs."""
+def train_generator(
+    run: Run, images: Images, train: Part, start: float = 0.0
+) -> tuple[SpatialAutoencoder, int]:
+    """Trains the autoencoder in its share of the budget; returns it and its epochs.
+
+    Arguments:
+        run: The fit.
+        images: The set.
+        train: The images to train on.
+        start: The share of the stage that is done already.
+    """
     if not run.on_gpu:
         run.log(
             "On a GPU it would be larger, keep finer detail and take minutes; see --device cuda."
         )
-    share = AUTOENCODER_SHARE * run.budget.seconds
     return _trainer(run, train, images.shape).autoencoder(
-        share, run.on_epoch("training the generator"), run.log
+        run.autoencoder_seconds, run.log, **run.training("training the generator", start)
     )
 
 
@@ -304,9 +315,9 @@ def train_flow(
         z,
         p,
         _flow_seconds(run),
-        run.on_epoch("training the flow"),
         run.log,
         balanced=balanced,
+        **run.training("training the flow", 0.05, 0.95),
     )
     with_memory(
         256, lambda batch: flow.fit_typicality(z, p, per_class=200, batch_size=batch), run.log
@@ -315,20 +326,33 @@ def train_flow(
     return flow, {"flow epochs": epochs, "soft": False, "balanced": balanced}, first
 
 
+def expected_seconds(run: Run) -> dict[str, float]:
+    """Returns how long each stage is to take: together, the whole budget."""
+    tried = TRY_SHARE * (run.recipe.generator == "auto")
+    shares = {
+        "generator": tried + run.autoencoder_seconds / run.budget.seconds,
+        "flow": 0.0,
+        "oracle": JUDGE_SHARE,
+        "plan": GPU_PLAN_SHARE if run.on_gpu else CPU_PLAN_SHARE,
+    }
+    shares["flow"] = 1 - sum(shares.values())
+    return {stage: share * run.budget.seconds for stage, share in shares.items()}
+
+
 def _flow_seconds(run: Run) -> float:
     """Returns what is left of the budget, less what comes behind the flow."""
     behind = JUDGE_SHARE + (GPU_PLAN_SHARE if run.on_gpu else CPU_PLAN_SHARE)
     return max(run.budget.left - behind * run.budget.seconds, MIN_FLOW_SHARE * run.budget.seconds)
 
 
-def search(run: Run, held_out: HeldOut) -> tuple[PlanSearch, RatedPlan | None]:
+def search(run: Run, held_out: HeldOut) -> PlanSearch:
     """Searches guided plans, on as many images as there is time for."""
     few = enough_images(held_out, 0.8 * run.budget.left)
     search = search_guided_plans(
-        few, run.budget.left, lambda share: run.on_progress(share, "choosing a plan")
+        few, run.budget.left, lambda share: run.advance(share, "choosing a plan")
     )
     run.log(search.why)
-    return search, None
+    return search
 
 
 def _trainer(run: Run, train: Part, shape: tuple[int, int, int]) -> Trainer:
@@ -436,7 +460,9 @@ def with_memory(batch: int, train: Callable[[int], T], log: Callable[[str], obje
         log(f"The device ran out of memory; going on with {batch} images at a time.")
 
 
-def _largest(seconds: float, measure: Callable[[int], float]) -> tuple[int, float]:
+def _largest(
+    sizes: Sequence[int], seconds: float, measure: Callable[[int], float]
+) -> tuple[int, float]:
     """Returns the largest size of which enough steps fit, and how many do.
 
     Measuring is part of the time: what it took is not there for the steps.
@@ -447,16 +473,13 @@ def _largest(seconds: float, measure: Callable[[int], float]) -> tuple[int, floa
         each = measure(size)
         return (seconds - (time.perf_counter() - started)) / each
 
-    size, steps = 0, fitting(0)
-    # The next larger networks take up to four times as long.
-    while size + 1 < len(SIZES) and steps / 4 > MIN_STEPS / 2:
-        more = fitting(size + 1)
+    chosen, steps = sizes[0], fitting(sizes[0])
+    for size in sizes[1:]:
+        # The next larger networks take up to four times as long.
+        if steps / 4 <= MIN_STEPS / 2:
+            break
+        more = fitting(size)
         if more < MIN_STEPS:
             break
-        size, steps = size + 1, more
-    return size, steps
-
-
-def duration(seconds: float) -> str:
-    """Writes a duration as people say it."""
-    return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+        chosen, steps = size, more
+    return chosen, steps

@@ -21,7 +21,7 @@ from ..files import fingerprint
 from ..generators import VAE, WAE, SpatialAutoencoder
 from ..generators.io import Configured
 from ..imaging import save_grid
-from ..types import Conditional
+from ..types import Conditional, no_op
 from .loop import PRECISIONS, Batch, Epoch, Loop, check_choice
 
 PREVIEW_IMAGES = 8
@@ -86,6 +86,7 @@ def fit(
     checkpoint: str | Path | None = None,
     preview: str | Path | None = None,
     on_epoch: Callable[[Epoch], object] | None = None,
+    on_progress: Callable[[float], object] = no_op,
 ) -> list[float]:
     """Trains an autoencoder in place, on the device that it is on.
 
@@ -116,7 +117,8 @@ def fit(
         checkpoint: A file to keep the state in after every epoch. If it exists, training resumes
             from there, to exactly the same weights.
         preview: A PNG file to draw images and reconstructions into after every epoch.
-        on_epoch: Called after every epoch, to show progress.
+        on_epoch: Called after every epoch.
+        on_progress: Called every now and then with the share that is done.
 
     Returns:
         The mean loss of every epoch.
@@ -166,6 +168,7 @@ def fit(
         seed=seed,
         checkpoint=checkpoint,
         on_epoch=finish_epoch,
+        on_progress=on_progress,
     )
     # Half-precision convolutions are faster with their channels last, and so are those between
     # normalizations over channels.

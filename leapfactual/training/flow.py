@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..fields import FIELDS
 from ..files import fingerprint
 from ..flow import Flow
-from ..types import Batched, Classifier, Generator
+from ..types import Batched, Classifier, Generator, no_op
 from .loop import PRECISIONS, Batch, Epoch, Loop, check_choice
 
 # Beyond a factor of five either the noise or the latents are negligible where the two are mixed,
@@ -137,6 +137,7 @@ def fit(
     seed: int = 0,
     checkpoint: str | Path | None = None,
     on_epoch: Callable[[Epoch], object] | None = None,
+    on_progress: Callable[[float], object] = no_op,
 ) -> list[float]:
     """Trains a flow on latents and the classifier's probabilities, with the CE-CFM objective.
 
@@ -163,7 +164,8 @@ def fit(
         seed: The seed of everything random, the flow's initial weights excepted.
         checkpoint: A file to keep the state in after every epoch. If it exists, training resumes
             from there, to exactly the same weights.
-        on_epoch: Called after every epoch, to show progress.
+        on_epoch: Called after every epoch.
+        on_progress: Called every now and then with the share that is done.
 
     Returns:
         The mean loss of every epoch.
@@ -188,6 +190,7 @@ def fit(
         seed=seed,
         checkpoint=checkpoint,
         on_epoch=on_epoch,
+        on_progress=on_progress,
     )
     flow.check_latents(z)
     if not len(z):

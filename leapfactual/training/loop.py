@@ -15,13 +15,15 @@ from torch.optim import Adam, AdamW
 from .. import checks
 from .._engine.cuda_graphs import CapturedStep, make_adam, set_learning_rate
 from ..errors import InputError, TrainingError
+from ..types import no_op
 from .state import TrainingState, reseed
 
 OPTIMIZERS: dict[str, type[Adam]] = {"adam": Adam, "adamw": AdamW}
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("float32", "bfloat16")
-# Checkpoints that take less time than this are written after every epoch.
-MIN_COST = 0.1
+# Checkpoints that take less time than this are written after every epoch; within long epochs one
+# is written as often as an interruption may cost. Progress is shown as often as a bar moves.
+MIN_COST, MAX_LOST_SECONDS, PROGRESS_SECONDS = 0.1, 30.0, 0.5
 
 Batch = tuple[Tensor, ...]
 
@@ -73,8 +75,15 @@ class _Writer:
 
     @property
     def due(self) -> bool:
-        waited = time.perf_counter() - self.last
-        return self.cost < MIN_COST or waited >= 10 * self.cost
+        return self.path is not None and (self.cost < MIN_COST or self.waited >= 10 * self.cost)
+
+    @property
+    def due_within_epoch(self) -> bool:
+        return self.due and self.waited >= MAX_LOST_SECONDS
+
+    @property
+    def waited(self) -> float:
+        return time.perf_counter() - self.last
 
     def write(self, state: TrainingState) -> None:
         assert self.path is not None
@@ -98,9 +107,10 @@ class Loop:
         ema: The decay of an exponential moving average of the weights, which become the trained
             ones; 0 for none.
         seed: The seed of everything random, initial weights excepted.
-        checkpoint: A file to keep the state in after every epoch, or every few where writing takes
-            long. If it exists, training resumes from there.
-        on_epoch: Called after every epoch, to show progress.
+        checkpoint: A file to keep the state in after every epoch, every few where writing takes
+            long, and within long ones. If it exists, training resumes from there.
+        on_epoch: Called after every epoch.
+        on_progress: Called every now and then with the share that is done.
     """
 
     epochs: int
@@ -113,6 +123,7 @@ class Loop:
     seed: int = 0
     checkpoint: str | Path | None = None
     on_epoch: Callable[[Epoch], object] | None = None
+    on_progress: Callable[[float], object] = no_op
 
     def __post_init__(self) -> None:
         checks.positive(self.epochs, "epochs")
@@ -135,7 +146,7 @@ class Loop:
         return {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
-            if name not in ("checkpoint", "on_epoch")
+            if name not in ("checkpoint", "on_epoch", "on_progress")
         }
 
     def begin(
@@ -206,25 +217,33 @@ class Loop:
             return objectives[max(first for first in objectives if first <= epoch)]
 
         steps = math.ceil(rows / self.batch_size)
-        started = time.perf_counter()
+        started = shown = time.perf_counter()
         take: CapturedStep | None = None
         writer = _Writer(self.checkpoint)
         for epoch in range(len(state.losses), self.epochs):
             if take is None or epoch in objectives:
                 take = CapturedStep(partial(step, objective_at(epoch)), rng, capture)
             reseed(rng, self.seed, epoch)
-            total = torch.zeros((), device=rng.device)
             with _seeded_dropout(rng):
-                for n, batch in enumerate(batches(), epoch * steps):
+                todo = iter(batches())
+                total = state.resume_epoch(todo, rng)
+                for n, batch in enumerate(todo, epoch * steps + state.step):
                     rate = learning_rate_at(
                         self.schedule, self.learning_rate, n, self.epochs * steps
                     )
                     for each in state.optimizers.values():
                         set_learning_rate(each, rate)
                     total += take(*batch) * len(batch[0])
+                    if time.perf_counter() - shown >= PROGRESS_SECONDS:
+                        shown = time.perf_counter()
+                        self.on_progress((n + 1) / (self.epochs * steps))
+                    if writer.due_within_epoch:
+                        self._check(state, total.item() / rows, advice)
+                        state.pause_epoch(n + 1 - epoch * steps, total, rng)
+                        writer.write(state)
             self._check(state, total.item() / rows, advice)
-            state.losses.append(total.item() / rows)
-            if self.checkpoint is not None and (writer.due or epoch + 1 == self.epochs):
+            state.end_epoch(total.item() / rows)
+            if writer.due or (self.checkpoint is not None and epoch + 1 == self.epochs):
                 writer.write(state)
             if self.on_epoch is not None:
                 seconds = time.perf_counter() - started

@@ -1,25 +1,26 @@
 """The state of a training, and its checkpoints: one safetensors file each.
 
-An epoch's random numbers are drawn from the seed and the epoch's number, and from nothing else. A
-checkpoint therefore holds no generator state, and a training that was interrupted and resumed ends
-at exactly the weights of one that was not.
+An epoch's random numbers are drawn from the seed and the epoch's number, and from nothing else.
+Only a checkpoint within an epoch holds the state of random generators. A training that was
+interrupted and resumed ends at exactly the weights of one that was not.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import InputError
 from ..files import atomic, below, read_safetensors
 
-FORMAT = "leapfactual checkpoint 2"
+FORMAT = "leapfactual checkpoint 3"
 ADAM_SLOTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -27,6 +28,18 @@ def reseed(rng: torch.Generator, seed: int, epoch: int) -> None:
     """Seeds the random generator for one epoch."""
     digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
     rng.manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _dropout_state(device: torch.device) -> Tensor:
+    """Returns the state of torch's own generator, which dropout draws from."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _set_dropout_state(device: torch.device, state: Tensor) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
 
 
 @dataclass
@@ -49,6 +62,7 @@ class TrainingState:
     optimizers: dict[str, Optimizer]
     ema: float = 0.0
     losses: list[float] = field(default_factory=list)
+    step: int = 0
 
     def __post_init__(self) -> None:
         weights = dict(next(iter(self.modules.values())).named_parameters())
@@ -56,6 +70,27 @@ class TrainingState:
         self.averages = {k: v.detach().clone() for k, v in weights.items()} if self.ema else {}
         # A tensor, so that a captured step can count.
         self.steps = torch.zeros((), device=next(iter(weights.values())).device)
+        self.total = torch.zeros((), device=self.steps.device)
+        self.random: dict[str, Tensor] = {}
+
+    def resume_epoch(self, batches: Iterator[object], rng: torch.Generator) -> Tensor:
+        """Goes past the batches that were taken, and returns their summed loss."""
+        for _ in islice(batches, self.step):
+            pass
+        if self.step:
+            rng.set_state(self.random["rng"])
+            _set_dropout_state(rng.device, self.random["dropout"])
+        return self.total.clone()
+
+    def pause_epoch(self, step: int, total: Tensor, rng: torch.Generator) -> None:
+        """Notes how far an epoch is, for a checkpoint."""
+        self.step, self.total = step, total.clone()
+        self.random = {"rng": rng.get_state(), "dropout": _dropout_state(rng.device)}
+
+    def end_epoch(self, loss: float) -> None:
+        """Notes that an epoch is over."""
+        self.losses.append(loss)
+        self.step, self.total, self.random = 0, torch.zeros_like(self.total), {}
 
     @torch.no_grad()
     def average(self) -> None:
@@ -83,7 +118,8 @@ class TrainingState:
     def write(self, path: Path) -> None:
         """Writes the state to ``path``."""
         tensors = {f"ema/{name}": mean.contiguous() for name, mean in self.averages.items()}
-        tensors["steps"] = self.steps
+        tensors |= {"steps": self.steps, "total": self.total}
+        tensors |= {f"random/{name}": state for name, state in self.random.items()}
         for name, module in self.modules.items():
             for key, value in module.state_dict().items():
                 tensors[f"module/{name}/{key}"] = value.contiguous()
@@ -96,6 +132,7 @@ class TrainingState:
             "settings": json.dumps(dict(self.settings)),
             "data": self.data,
             "losses": json.dumps(self.losses),
+            "step": json.dumps(self.step),
         }
         with atomic(path) as temporary:
             save_file(tensors, temporary, metadata)
@@ -106,7 +143,10 @@ class TrainingState:
         try:
             self._compare(path, json.loads(metadata["settings"]), metadata["data"])
             self.losses = [float(loss) for loss in json.loads(metadata["losses"])]
+            self.step = int(json.loads(metadata["step"]))
             self.steps.copy_(tensors["steps"])
+            self.total.copy_(tensors["total"])
+            self.random = below(tensors, "random/")
             for name, mean in self.averages.items():
                 mean.copy_(tensors[f"ema/{name}"])
             for name, module in self.modules.items():

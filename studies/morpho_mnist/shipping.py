@@ -12,7 +12,8 @@ from leapfactual.bundle import Bundle
 from leapfactual.classifiers import from_logits
 from leapfactual.data import Dataset
 from leapfactual.files import write_modules, write_safetensors
-from leapfactual.jobs.plans import HeldOut, search_fast_plan, search_plans
+from leapfactual.jobs.held_out import HeldOut
+from leapfactual.jobs.plans import search_fast_plan, search_plans
 from leapfactual.pretrained import FORMAT, RELIABLE_PLAN
 from leapfactual.training import embed
 

@@ -139,7 +139,7 @@ def _run(
             force=True,
             device=device,
             log=log,
-            on_progress=lambda share, what: say(0.7 * share, what),
+            on_progress=lambda share, what, _: say(0.7 * share, what),
         )
     bundle = Bundle.load(folder).to(device)
     seconds: Any = bundle.training["seconds"]

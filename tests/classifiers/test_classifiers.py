@@ -1,5 +1,6 @@
 """Classifiers: adapters against the originals, preprocessing, and wrappers of ones that fail."""
 
+import subprocess
 import sys
 import threading
 import time
@@ -327,6 +328,36 @@ def test_cached_asks_about_each_image_once():
     assert counted.images == 4
     cached(X[:1])
     assert counted.images == 5, "the oldest answer was forgotten"
+
+
+def test_cached_answers_outlive_the_process_that_asked(tmp_path):
+    counted, path = Counted(answers), tmp_path / "answers.db"
+    first = Cached(counted, path)
+    first(X[:3])
+    code = (
+        "import sys, torch; from leapfactual.classifiers import Cached; "
+        "cached = Cached(lambda x: torch.eye(2)[[1] * len(x)], sys.argv[1]); "
+        "cached(torch.full((1, 2), 7.0)); import os; os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert killed.returncode == -9
+    again = Cached(counted, path)
+    assert len(again) == 4
+    assert torch.equal(again(X), answers(X))
+    assert torch.equal(again(torch.full((1, 2), 7.0)), torch.tensor([[0.0, 1.0]]))
+    assert counted.images == 4
+    assert torch.equal(first(X.double()), answers(X)), "another type is another image"
+    assert counted.images == 8
+    again.forget()
+    assert len(first) == 0
+
+
+def test_a_damaged_cache_is_begun_anew(tmp_path):
+    path = tmp_path / "answers.db"
+    path.write_bytes(b"no database at all, but a text that is long enough" * 20)
+    cached = Cached(answers, path)
+    assert torch.equal(cached(X), answers(X))
+    assert len(Cached(answers, path)) == 4
 
 
 def test_cached_explanations_are_the_same():

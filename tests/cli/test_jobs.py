@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import leapfactual as lf
 from leapfactual import cli
 from leapfactual.cli import jobs
-from leapfactual.errors import InputError, MissingData
+from leapfactual.errors import ClassifierError, InputError, MissingData
 from leapfactual.jobs import plans
 from leapfactual.leaps import RatedPlan, describe
 from tests.jobs.conftest import FEW_PLANS, PLAN_GRIDS
@@ -37,7 +37,11 @@ def other(x):
 
 
 def two(x):
-    return torch.rand(len(x), 2).softmax(1)
+    return torch.tensor([[0.3, 0.7]]).expand(len(x), 2)
+
+
+def guess(x):
+    return torch.rand(len(x), 10).softmax(1)
 """
 
 
@@ -251,6 +255,11 @@ def test_a_file_can_hold_the_options(place, tmp_path):
             "agrees with it on only .*% of .* probe images",
         ),
         (("few", "--target", "3", "--classifier", "my_models.py:two"), InputError, "10 classes"),
+        (
+            ("few", "--target", "3", "--classifier", "my_models.py:guess"),
+            ClassifierError,
+            "one class by itself and another among others",
+        ),
         (
             ("few", "--target", "3", "--classifier", "my_models.py:svn"),
             InputError,

@@ -69,7 +69,7 @@ def colour(x):
 
 def run_of(tmp_path, log=lambda _: None, **recipe):
     """Returns a fit with a recipe, in a folder."""
-    return Run(Recipe(**recipe), tmp_path, log, lambda *_: None, "cpu")
+    return Run(Recipe(**recipe), tmp_path, log, "cpu")
 
 
 def part_of(images):

@@ -57,7 +57,7 @@ def test_in_pieces_it_measures_what_the_metrics_measure(job, shipped, tmp_path, 
 def test_an_interrupted_evaluation_resumes(job, shipped, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "PAIRS_PER_PIECE", 16)
 
-    def stop(share, _):
+    def stop(share, *_):
         if share > 0.5:
             raise KeyboardInterrupt
 

@@ -7,9 +7,10 @@ import torch
 
 from leapfactual.errors import InputError
 from leapfactual.jobs.recipe import (
-    AUTOENCODER_SHARE,
+    CPU_AUTOENCODER_SHARE,
     CPU_PLAN_SHARE,
     FLOW_SHARE,
+    GPU_AUTOENCODER_SHARE,
     GPU_PLAN_SHARE,
     JUDGE_SHARE,
     TRY_SHARE,
@@ -60,11 +61,14 @@ def test_one_class_alone_is_refused_and_few_images_of_a_class_are_named(tmp_path
 
 def test_epochs_remember_what_was_spent(tmp_path):
     run = run_of(tmp_path, minutes=1.0)
-    run.on_epoch("training")(Epoch(1, 2, 0.0, 0.0))
+    run.training("training")["on_epoch"](Epoch(1, 2, 0.0, 0.0))
     assert 0 < json.loads(run.budget.path.read_text())["spent"] < 60
 
 
-@pytest.mark.parametrize("plans", [GPU_PLAN_SHARE, CPU_PLAN_SHARE])
-def test_shares_of_the_time_leave_a_flow_on_maps_no_less_than_one_on_rows(plans):
-    shares = TRY_SHARE, AUTOENCODER_SHARE, JUDGE_SHARE, plans
+@pytest.mark.parametrize(
+    ("autoencoder", "plans"),
+    [(GPU_AUTOENCODER_SHARE, GPU_PLAN_SHARE), (CPU_AUTOENCODER_SHARE, CPU_PLAN_SHARE)],
+)
+def test_shares_of_the_time_leave_a_flow_on_maps_no_less_than_one_on_rows(autoencoder, plans):
+    shares = TRY_SHARE, autoencoder, JUDGE_SHARE, plans
     assert 1 - sum(shares) >= FLOW_SHARE

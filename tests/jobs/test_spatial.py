@@ -11,7 +11,7 @@ from leapfactual.fields import UNet2dField
 from leapfactual.jobs import spatial
 from leapfactual.jobs.budget import Budget
 from leapfactual.jobs.recipe import Recipe, orbits
-from leapfactual.jobs.spatial import Trainer, _largest, build_autoencoder, duration, with_memory
+from leapfactual.jobs.spatial import Trainer, _largest, build_autoencoder, with_memory
 from leapfactual.training.augmentation import d4_orbit
 
 from .conftest import Squares, colour, part_of, run_of
@@ -56,7 +56,7 @@ def test_the_largest_networks_of_which_enough_steps_fit(times, size, steps):
         measured.append(n)
         return times[n]
 
-    assert _largest(10.0, measure) == (size, pytest.approx(steps, rel=0.01))
+    assert _largest(range(3), 10.0, measure) == (size, pytest.approx(steps, rel=0.01))
     assert measured == list(range(len(times)))
 
 
@@ -68,8 +68,8 @@ def test_measuring_is_taken_off_the_time(monkeypatch):
         now.seconds += 4
         return 0.1
 
-    assert _largest(10.0, measure) == (0, pytest.approx(60))
-    assert _largest(1.0, measure)[1] < 0
+    assert _largest(range(3), 10.0, measure) == (0, pytest.approx(60))
+    assert _largest(range(3), 1.0, measure)[1] < 0
 
 
 def test_batches_are_halved_until_they_fit():
@@ -97,7 +97,8 @@ def test_a_device_without_room_for_a_small_batch_is_an_error():
 @pytest.fixture
 def trainer(tmp_path, monkeypatch):
     """A trainer of small networks, on a machine whose speed is known."""
-    monkeypatch.setattr(spatial, "SIZES", ((8, 8),))
+    monkeypatch.setattr(spatial, "AUTOENCODER_SIZES", (8,))
+    monkeypatch.setattr(spatial, "FLOW_SIZES", (8,))
     monkeypatch.setattr(spatial, "seconds_per_step", lambda _: 100.0)
     shape = (1, 32, 48)
     return Trainer(
@@ -121,12 +122,12 @@ def test_epochs_follow_from_the_time(trainer, monkeypatch):
         spatial, "fit_generator", lambda *_, epochs, **options: seen.update(options, epochs=epochs)
     )
     said = []
-    model, epochs = trainer.autoencoder(4000.0, ignore, said.append)
+    model, epochs = trainer.autoencoder(4000.0, said.append)
     assert seen["batch_size"] == 7, "two steps to an epoch at least"
     assert epochs == seen["epochs"] == 20, "forty steps"
-    assert "8 × 8 × 12 numbers for 20 epochs, about 67 minutes" in said[0]
+    assert "8 × 8 × 12 numbers for 20 epochs; its sharpness" in said[0]
     assert not any(weight.requires_grad for weight in model.parameters())
-    assert trainer.autoencoder(0.01, ignore, ignore)[1] == 20, "it was decided"
+    assert trainer.autoencoder(0.01, ignore)[1] == 20, "it was decided"
 
 
 def test_a_device_that_runs_out_of_memory_gets_smaller_batches(trainer, monkeypatch):
@@ -139,7 +140,7 @@ def test_a_device_that_runs_out_of_memory_gets_smaller_batches(trainer, monkeypa
 
     monkeypatch.setattr(spatial, "fit_generator", fit_generator)
     many = replace(trainer, train=torch.rand(100, *trainer.shape))
-    many.autoencoder(4000.0, ignore, said.append)
+    many.autoencoder(4000.0, said.append)
     assert tried == [32, 16, 8]
     assert said[-2] == "The device ran out of memory; going on with 8 images at a time."
 
@@ -150,13 +151,13 @@ def interrupt(epoch):
 
 
 def test_an_autoencoder_resumes_to_the_same_weights(trainer, tmp_path):
-    whole, _ = trainer.autoencoder(500.0, ignore, ignore)
+    whole, _ = trainer.autoencoder(500.0, ignore)
     assert (tmp_path / "preview.png").exists()
     other = replace(trainer, checkpoint=lambda *_: tmp_path / "other.safetensors")
     with pytest.raises(KeyboardInterrupt):
-        other.autoencoder(500.0, interrupt, ignore)
+        other.autoencoder(500.0, ignore, on_epoch=interrupt)
     epochs = []
-    resumed, of = other.autoencoder(500.0, epochs.append, ignore)
+    resumed, of = other.autoencoder(500.0, ignore, on_epoch=epochs.append)
     assert [epoch.number for epoch in epochs] == list(range(2, of + 1))
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
@@ -169,7 +170,7 @@ def test_a_flow_resumes_to_the_same_weights(trainer, tmp_path, balanced):
     p = torch.eye(3)[torch.arange(14) % 2]
 
     def run(by, on_epoch):
-        return by.flow(model, z, p, 300.0, on_epoch, ignore, balanced=balanced)
+        return by.flow(model, z, p, 300.0, ignore, balanced=balanced, on_epoch=on_epoch)
 
     whole, epochs = run(trainer, ignore)
     other = replace(trainer, checkpoint=lambda *_: tmp_path / "other.safetensors")
@@ -190,16 +191,9 @@ def test_a_flow_does_not_see_latents_so_often_that_it_knows_them_by_heart(
     z = model.encode(trainer.train).detach()
     p = torch.eye(3)[torch.arange(14) % 2]
     by = replace(trainer, device=device)
-    flow, epochs = by.flow(model, z, p, 1e9, ignore, ignore, balanced=False)
+    flow, epochs = by.flow(model, z, p, 1e9, ignore, balanced=False)
     assert epochs == spatial.MAX_PASSES
     assert flow.field.dropout == dropout
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 seconds"), (89, "89 seconds"), (90, "2 minutes")]
-)
-def test_durations_are_written_as_people_say_them(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_the_judge_learns_from_the_originals_in_their_order():

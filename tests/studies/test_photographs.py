@@ -158,14 +158,14 @@ def test_a_weak_classifier_learns_from_a_share_of_the_labels(folder, tmp_path):
         folder, tmp_path / "n.safetensors", schooling=Schooling(share=0.25, steps=2, width=4)
     )
     assert len(subject.rows) == 30
-    assert len(subject.filters) == 2
+    assert len(subject.filters) == 4
 
 
 def test_class_folders_without_a_split_are_split(folder, tmp_path):
     subject = open_folder(
         folder / "train", tmp_path / "n.safetensors", schooling=Schooling(steps=1, width=4)
     )
-    assert (len(subject.train), len(subject.test)) == (108, 12)
+    assert (len(subject.train), len(subject.test)) == (96, 24)
     assert set(subject.train.names).isdisjoint(subject.test.names)
     with pytest.raises(InputError, match="`green` is not a class: there are blue, red"):
         open_folder(folder, tmp_path / "n.safetensors", reference="green")

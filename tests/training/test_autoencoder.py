@@ -8,6 +8,7 @@ from leapfactual.errors import InputError
 from leapfactual.generators import SpatialAutoencoder
 from leapfactual.metrics import PyramidDistance
 from leapfactual.training import fit_generator
+from leapfactual.training.augmentation import random_d4
 
 DIGITS = torch.tensor(load_digits().images / 16).float()[:, None]
 CRITIC = {"adversarial_weight": 0.1, "adversarial_from": 0.5}
@@ -105,6 +106,25 @@ def test_training_resumes_exactly_before_the_critic_joins_and_after(after, ema, 
     options = {**CRITIC, "ema": ema, "schedule": "cosine"}
     whole, losses = train(**options)
     resumed, again = interrupted(after, tmp_path / "c.safetensors", **options)
+    assert again == losses
+    assert_equal_models(resumed, whole)
+
+
+def test_training_resumes_exactly_within_an_epoch_of_turned_images(tmp_path, monkeypatch):
+    for name in ("MAX_LOST_SECONDS", "PROGRESS_SECONDS"):
+        monkeypatch.setattr(f"leapfactual.training.loop.{name}", 0)
+
+    def stop(share):
+        if share > 0.6:
+            raise KeyboardInterrupt
+
+    options = {**CRITIC, "schedule": "cosine", "augment": random_d4}
+    whole, losses = train(**options)
+    path, seen = tmp_path / "c.safetensors", []
+    with pytest.raises(KeyboardInterrupt):
+        train(checkpoint=path, on_progress=stop, **options)
+    resumed, again = train(checkpoint=path, on_progress=seen.append, **options)
+    assert seen[0] > 0.6
     assert again == losses
     assert_equal_models(resumed, whole)
 

@@ -1,5 +1,7 @@
 """Embedding and fitting: the trained flow against the oracle, resuming, and what can go wrong."""
 
+import math
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -115,6 +117,28 @@ def test_maps_resume_exactly(precision, dropout, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train_maps(**options, checkpoint=path, on_epoch=stop)
     resumed, again = train_maps(**options, checkpoint=path)
+    assert again == losses
+    assert_equal_flows(whole, resumed)
+
+
+@pytest.mark.parametrize("stop_at", [0.2, 0.5, 0.55, 0.95])
+def test_maps_resume_exactly_within_an_epoch(stop_at, tmp_path, monkeypatch):
+    """Three epochs of four steps, a checkpoint after each; what is dropped out is drawn."""
+    for name, value in (("MAX_LOST_SECONDS", 0), ("PROGRESS_SECONDS", 0), ("MIN_COST", math.inf)):
+        monkeypatch.setattr(f"leapfactual.training.loop.{name}", value)
+    options, seen = {"dropout": 0.5, "ema": 0.99, "epochs": 3}, []
+
+    def stop(share):
+        if share > stop_at:
+            raise KeyboardInterrupt
+
+    whole, losses = train_maps(**options)
+    path = tmp_path / "c.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        train_maps(**options, checkpoint=path, on_progress=stop)
+    resumed, again = train_maps(**options, checkpoint=path, on_progress=seen.append)
+    assert seen == [(n + 1) / 12 for n in range(round(12 - len(seen)), 12)]
+    assert len(seen) <= 12 - int(12 * stop_at), "nothing was done again"
     assert again == losses
     assert_equal_flows(whole, resumed)
 
@@ -336,7 +360,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     with pytest.raises(InputError, match="no whole safetensors file.*Delete it"):
         lf.fit(flow, Z, P, epochs=2, checkpoint=path)
     save_file({"z": Z}, path)
-    with pytest.raises(InputError, match="must be a `leapfactual checkpoint 2`, got `None`"):
+    with pytest.raises(InputError, match="must be a `leapfactual checkpoint 3`, got `None`"):
         lf.fit(flow, Z, P, epochs=2, checkpoint=path)
     for settings in ("{", "[]", "null"):
         metadata = {"format": "leapfactual checkpoint 1", "settings": settings, "data": ""}
