@@ -55,15 +55,12 @@ class Threads:
 
 
 def busy_seconds() -> float | None:
-    """Returns for how many seconds, summed over cores, this machine was busy; None if unknown.
-
-    Work of low priority does not count: it gives way.
-    """
+    """Returns for how many seconds, summed over cores, this machine was busy; None if unknown."""
     try:
-        name, user, _, system, _, _, irq, soft, steal, *_ = (
+        name, user, nice, system, _, _, irq, soft, steal, *_ = (
             Path("/proc/stat").read_text().split("\n", 1)[0].split()
         )
-        ticks = sum(map(int, (user, system, irq, soft, steal)))
+        ticks = sum(map(int, (user, nice, system, irq, soft, steal)))
         return ticks / os.sysconf("SC_CLK_TCK") if name == "cpu" else None
     except (OSError, ValueError):
         return None
