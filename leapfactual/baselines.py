@@ -23,7 +23,7 @@ from .errors import InputError, NeedsGradient
 from .explainer import Explainer
 from .explanation import Explanation
 from .imaging import Pictures, as_images
-from .types import Classifier, Conditional, Generator
+from .types import Classifier, Conditional, Generator, Target
 
 LOSSES = ("squared", "cross_entropy")
 ANCHORS = ("input", "reconstruction")
@@ -80,7 +80,7 @@ class Optimization(Explainer):
         self.distance_weight, self.loss, self.anchor = distance_weight, loss, anchor
         self.epsilon, self.batch_size = epsilon, batch_size
 
-    def explain(self, x: Pictures, target: int | Tensor) -> Explanation:
+    def explain(self, x: Pictures, target: Target) -> Explanation:
         """See :meth:`Explainer.explain`."""
         x = as_images(x)
         checks.images(x)
@@ -166,7 +166,7 @@ class ConditionalGenerator(Explainer):
             )
         self.generator, self.classifier, self.batch_size = generator, classifier, batch_size
 
-    def explain(self, x: Pictures, target: int | Tensor) -> Explanation:
+    def explain(self, x: Pictures, target: Target) -> Explanation:
         """See :meth:`Explainer.explain`."""
         x = as_images(x)
         checks.images(x)

@@ -4,6 +4,7 @@ A look at values synchronizes with the device, which is not allowed while a CUDA
 or tried out. Shapes are checked then, and values are not.
 """
 
+import difflib
 import operator
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .errors import InputError
+from .types import Target
 
 # Wide enough for rows that a half-precision softmax gave.
 SIMPLEX_TOLERANCE = 1e-2
@@ -125,8 +127,47 @@ def probabilities(p: Tensor, rows: int, classes: int, name: str = "p") -> None:
         )
 
 
-def targets(target: int | Tensor, rows: int, classes: int, device: torch.device) -> Tensor:
-    """Returns one target class per image, from one class or one per image."""
+def find_class(name: str, classes: Sequence[str]) -> int:
+    """Returns the number of a class by its name, suggesting the nearest for one that is unknown.
+
+    Upper and lower case are told apart only where two names differ in nothing else.
+
+    Example:
+        >>> find_class("Spiral", ["edge-on", "spiral"])
+        1
+    """
+    if name in classes:
+        return list(classes).index(name)
+    folded = [known.casefold() for known in classes]
+    if folded.count(name.casefold()) == 1:
+        return folded.index(name.casefold())
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.4)
+    hint = f"Did you mean `{classes[folded.index(near[0])]}`? " if near else ""
+    listed = ", ".join(classes[:12]) + (", …" if len(classes) > 12 else "")
+    raise InputError(f"`{name}` is none of the classes. {hint}There are {listed}.")
+
+
+def targets(
+    target: Target, rows: int, classes: int, device: torch.device, names: Sequence[str] = ()
+) -> Tensor:
+    """Returns one target class per image, from one class or one per image, by number or name.
+
+    Arguments:
+        target: The target, or one for each image.
+        rows: The number of images.
+        classes: The number of classes.
+        device: The device of the result.
+        names: The names of the classes, if they are known.
+    """
+    by_name = [target] if isinstance(target, str) else target
+    if isinstance(by_name, list | tuple) and by_name and all(isinstance(n, str) for n in by_name):
+        if not names:
+            raise InputError(
+                f"`target` is {by_name[0]!r}, and this explainer knows no names of classes. Give "
+                f"a number from 0 to {classes - 1}, or names: LeapFactual(..., classes=[...])."
+            )
+        found = torch.tensor([find_class(str(name), names) for name in by_name])
+        target = found[0] if isinstance(target, str) else found
     if not isinstance(target, Tensor):
         try:
             target = torch.tensor(whole(target, "target"))

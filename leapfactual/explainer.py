@@ -9,6 +9,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Generator as Coroutine
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from .flow import Flow
 from .imaging import Pictures, as_images
 from .leaps import Stage
 from .masks import as_mask, fit_mask
-from .types import Classifier, Generator
+from .types import Classifier, Generator, Target
 from .walk import Walker
 
 # On a CPU a batch should stay in the cache on its way through a decoder, whose activations are
@@ -35,13 +36,14 @@ class Explainer(ABC):
     """Abstract explainer: hyper-parameters in the constructor, data in :meth:`explain`."""
 
     @abstractmethod
-    def explain(self, x: Pictures, target: int | Tensor) -> Explanation:
+    def explain(self, x: Pictures, target: Target) -> Explanation:
         """Returns a counterfactual for each image.
 
         Arguments:
             x: Images, with shape ``(B, C, H, W)`` and values in [0, 1], or rows ``(B, D)``. Arrays
                 and pictures of Pillow are taken too, see :func:`leapfactual.imaging.as_images`.
             target: The class to reach: one for all images, or one per image, with shape ``(B,)``.
+                An explainer that knows the names of the classes takes these too.
         """
 
 
@@ -82,6 +84,7 @@ class LeapFactual(Explainer):
         keep_pixels: Whether to show the input's own pixels where nothing has changed, instead of
             the generator's. Source and reconstruction are then those of the image itself; see
             :func:`leapfactual.imaging.keep_pixels`.
+        classes: The names of the classes, for targets and sentences.
 
     Example:
         >>> from leapfactual import LeapFactual, blend, inject
@@ -92,6 +95,11 @@ class LeapFactual(Explainer):
         >>> explainer = LeapFactual(Identity(), oracle.classifier, oracle.flow(), plan)
         >>> explainer.explain(torch.tensor([[-2.0, 0.3], [-1.5, 0.0]]), target=1)
         Explanation(2 images to class 1: 2 valid, median 7 leaps)
+        >>> explainer = LeapFactual(
+        ...     Identity(), oracle.classifier, oracle.flow(), plan, classes=["left", "right"]
+        ... )
+        >>> explainer.explain(torch.tensor([[-2.0, 0.3]]), target="Right")
+        Explanation(1 image to right: 1 valid, median 8 leaps)
     """
 
     def __init__(
@@ -106,6 +114,7 @@ class LeapFactual(Explainer):
         accelerate: bool = True,
         mask: Tensor | None = None,
         keep_pixels: bool = False,
+        classes: Sequence[str] = (),
     ) -> None:
         stages = [] if isinstance(plan, Stage) else list(plan)
         if not stages or not all(isinstance(stage, Stage) for stage in stages):
@@ -127,7 +136,13 @@ class LeapFactual(Explainer):
             raise InputError(f"`flow` must be a Flow, got {type(flow).__name__}.")
         if batch_size is not None:
             checks.positive(batch_size, "batch_size")
+        if len(classes) not in (0, flow.classes):
+            raise InputError(
+                f"`classes` must name each of the flow's {flow.classes} classes, got "
+                f"{list(classes)}."
+            )
         self.generator, self.classifier, self.flow = generator, classifier, flow
+        self.classes = tuple(map(str, classes))
         self.plan, self.batch_size, self.keep_path = stages, batch_size, keep_path
         self.accelerate = accelerate
         self.mask = None if mask is None else as_mask(mask)
@@ -137,12 +152,12 @@ class LeapFactual(Explainer):
     def __repr__(self) -> str:
         return f"LeapFactual({self.generator!r}, {self.flow.classes} classes, plan={self.plan})"
 
-    def explain(self, x: Pictures, target: int | Tensor, z: Tensor | None = None) -> Explanation:
+    def explain(self, x: Pictures, target: Target, z: Tensor | None = None) -> Explanation:
         """Returns a counterfactual for each image.
 
         Arguments:
             x: Images, as in :meth:`Explainer.explain`.
-            target: The class to reach: one for all images, or one per image, with shape ``(B,)``.
+            target: The class to reach, as there.
             z: The latents of the images, with shape ``(B, D)``, where they are known: a GAN's own
                 samples need no inversion. Defaults to the encoded images.
         """
@@ -156,7 +171,8 @@ class LeapFactual(Explainer):
         size = self.batch_size or default_batch_size(images.x)
         while True:
             try:
-                return run(walker, self.classifier, split(images, size))
+                found = run(walker, self.classifier, split(images, size))
+                return replace(found, classes=self.classes)
             except torch.OutOfMemoryError:
                 if size == 1:
                     raise
@@ -176,16 +192,17 @@ class LeapFactual(Explainer):
 
     @torch.no_grad()
     def dialogue(
-        self, x: Tensor, target: int | Tensor, z: Tensor | None = None
+        self, x: Tensor, target: Target, z: Tensor | None = None
     ) -> Coroutine[Tensor, Tensor, Explanation]:
         """Yields images to label, is sent probabilities ``(B, K)``, returns the explanation."""
         batch = self._check(x, target, z)
-        return (yield from dialogue(self._walker(batch.x), batch))
+        found = yield from dialogue(self._walker(batch.x), batch)
+        return replace(found, classes=self.classes)
 
-    def _check(self, x: Tensor, target: int | Tensor, z: Tensor | None) -> Batch:
+    def _check(self, x: Tensor, target: Target, z: Tensor | None) -> Batch:
         """Returns images, targets and latents as one batch, if they fit together."""
         checks.images(x)
-        y = checks.targets(target, len(x), self.flow.classes, x.device)
+        y = checks.targets(target, len(x), self.flow.classes, x.device, self.classes)
         if not len(x):
             raise InputError(
                 "`x` must hold at least one image, got none. Check the path or the filter."

@@ -6,6 +6,7 @@ where it is called.
 """
 
 import html
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -23,7 +24,7 @@ from .files import below, read_safetensors, write_safetensors
 from .imaging import keep_pixels, paste, to_pil
 from .types import Generator
 
-FORMAT = "leapfactual explanation 1"
+FORMAT = "leapfactual explanation 2"
 
 
 class Status(StrEnum):
@@ -81,6 +82,7 @@ class Explanation:
         queries: How often the classifier was queried, ``(B,)``.
         seconds: The image's share of the time, ``(B,)``.
         path: The iterates, if they were kept.
+        classes: The names of the classes, if they are known.
     """
 
     x: Tensor
@@ -98,6 +100,7 @@ class Explanation:
     queries: Tensor
     seconds: Tensor
     path: Trajectory | None = None
+    classes: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -173,18 +176,18 @@ class Explanation:
             )
         ]
 
+    def name(self, label: int | Tensor) -> str:
+        """Returns what a class is called."""
+        return self.classes[int(label)] if self.classes else f"class {int(label)}"
+
     @property
     def reason(self) -> list[str]:
         """A sentence on each search, with what to try where it failed."""
-        return self.reasons([f"class {k}" for k in range(self.probabilities.shape[1])])
-
-    def reasons(self, classes: Sequence[str]) -> list[str]:
-        """Returns the same sentences with the classes called by their names."""
         rows = zip(
             self.status,
-            (classes[k] for k in self.source.tolist()),
-            (classes[k] for k in self.target.tolist()),
-            (classes[k] for k in self.label.tolist()),
+            map(self.name, self.source),
+            map(self.name, self.target),
+            map(self.name, self.label),
             self.first.tolist(),
             self.leaps.tolist(),
             strict=True,
@@ -213,7 +216,7 @@ class Explanation:
             moved = {name: change(getattr(self.path, name)) for name in _PATH}
             path = Trajectory(**moved, mask=self.path.mask)
         tensors = {name: change(getattr(self, name)) for name in _TENSORS}
-        return Explanation(**tensors, path=path)
+        return Explanation(**tensors, path=path, classes=self.classes)
 
     @staticmethod
     def cat(parts: Sequence["Explanation"]) -> "Explanation":
@@ -238,7 +241,7 @@ class Explanation:
             joined = {name: torch.cat([getattr(p, name) for p in paths]) for name in _PATH}
             path = Trajectory(**joined, mask=paths[0].mask)
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS}
-        return Explanation(**tensors, path=path)
+        return Explanation(**tensors, path=path, classes=parts[0].classes)
 
     def put(self, rows: Tensor, other: "Explanation") -> "Explanation":
         """Returns the same with the explanation of some images replaced by another one's."""
@@ -246,7 +249,7 @@ class Explanation:
             name: getattr(self, name).index_copy(0, rows, getattr(other, name))
             for name in _TENSORS
         }
-        return Explanation(**tensors, path=self.path)
+        return Explanation(**tensors, path=self.path, classes=self.classes)
 
     # -- keeping --
 
@@ -263,7 +266,7 @@ class Explanation:
                 tensors["path/mask"] = self.path.mask
         # Tensors may share memory, as images and reconstructions of an identity do.
         own = {name: value.detach().cpu().clone() for name, value in tensors.items()}
-        write_safetensors(own, path, {"format": FORMAT})
+        write_safetensors(own, path, {"format": FORMAT, "classes": json.dumps(self.classes)})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -277,15 +280,18 @@ class Explanation:
             raise MissingData(
                 f"there is no explanation at {path}. Write one with explanation.save(path)."
             )
-        _, tensors = read_safetensors(path, FORMAT, "Copy it again, or save it again.")
+        metadata, tensors = read_safetensors(path, FORMAT, "Copy it again, or save it again.")
         iterates = below(tensors, "path/")
         own = {name: value for name, value in tensors.items() if not name.startswith("path/")}
         rows = {len(value) for name, value in tensors.items() if name != "path/mask"}
         try:
             if len(rows) != 1:
                 raise TypeError(f"its tensors have {sorted(rows)} rows")
-            return cls(**own, path=Trajectory(**iterates) if iterates else None)
-        except TypeError as error:
+            classes = tuple(map(str, json.loads(metadata["classes"])))
+            if classes and len(classes) != own["probabilities"].shape[1]:
+                raise ValueError(f"it names {len(classes)} classes")
+            return cls(**own, path=Trajectory(**iterates) if iterates else None, classes=classes)
+        except (TypeError, ValueError, LookupError) as error:
             raise InputError(
                 f"{path} does not describe an explanation ({error}). Save it again with "
                 "Explanation.save."
@@ -350,7 +356,6 @@ class Explanation:
         path: str | Path,
         *,
         generator: Generator | None = None,
-        classes: Sequence[str] | None = None,
         names: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         reliable: "Explanation | None" = None,
@@ -362,7 +367,6 @@ class Explanation:
             path: The file.
             generator: The generator that the explanation was made with, to show the iterates of an
                 explanation that kept its path. Without it the page shows the two ends.
-            classes: What the classes are called.
             names: What the images are called.
             columns: What the columns are called, for rows of numbers.
             reliable: Reliable counterfactuals of the same images, to show beside.
@@ -383,13 +387,12 @@ class Explanation:
             cards(
                 self,
                 names=names or [f"image {n}" for n in range(len(self))],
-                classes=classes,
                 reliable=reliable,
                 generator=generator,
             ),
             title=title,
             about=repr(self),
-            classes=classes or [str(k) for k in range(self.probabilities.shape[1])],
+            classes=self.classes or [str(k) for k in range(self.probabilities.shape[1])],
             columns=columns if rows and columns else (),
             std=std if rows else (),
         )
@@ -401,8 +404,8 @@ class Explanation:
 
         return pandas.DataFrame(
             {
-                "source": self.source.tolist(),
-                "target": self.target.tolist(),
+                "source": [*map(self.name, self.source)] if self.classes else self.source.tolist(),
+                "target": [*map(self.name, self.target)] if self.classes else self.target.tolist(),
                 "status": [str(status) for status in self.status],
                 **{k: v for k, v in numbers(self).items() if k != "typicality"},
                 "reason": self.reason,
@@ -415,14 +418,14 @@ class Explanation:
         return thumbnails(self) if len(self) else f"<p>{html.escape(repr(self))}</p>"
 
     def __repr__(self) -> str:
-        classes = sorted(set(self.target.tolist()))
-        goal = f"class {classes[0]}" if len(classes) == 1 else f"{len(classes)} classes"
+        targets = sorted(set(self.target.tolist()))
+        goal = self.name(targets[0]) if len(targets) == 1 else f"{len(targets)} classes"
         leaps = f", median {int(self.leaps.median())} leaps" if len(self) else ""
         images = "image" if len(self) == 1 else "images"
         return f"Explanation({len(self)} {images} to {goal}: {int(self.valid.sum())} valid{leaps})"
 
 
-_TENSORS = [f.name for f in fields(Explanation) if f.name != "path"]
+_TENSORS = [f.name for f in fields(Explanation) if f.name not in ("path", "classes")]
 _PATH = ("z", "probabilities", "taken", "keeps_pixels")
 
 

@@ -16,10 +16,13 @@ Generators and classifiers are protocols: anything with the right methods will d
 to inherit from us.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
+
+# The class to reach, by its number or its name: one for all images, or one for each.
+Target = int | str | Tensor | Sequence[str]
 
 
 @runtime_checkable

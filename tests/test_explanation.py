@@ -77,7 +77,12 @@ def test_every_image_has_a_reason():
     assert len(found.reason) == 6
     assert found.reason[0].startswith("class 0 became class 1 after ")
     assert found.reason[-1].startswith("class 1 from the start")
-    assert found.reasons(["cat", "dog"])[0].startswith("cat became dog after ")
+    named = replace(found, classes=("cat", "dog"))
+    assert named.reason[0].startswith("cat became dog after ")
+    assert named[:2].reason == named.reason[:2]
+    assert lf.Explanation.cat([named, named]).classes == ("cat", "dog")
+    assert repr(named[:1]).startswith("Explanation(1 image to dog")
+    assert named.to_frame()["target"][0] == "dog"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +107,8 @@ def test_reasons_are_sentences_in_everyday_words(source, label, first, leaps, se
     one, p = torch.ones(1, dtype=torch.long), torch.eye(3)[[label]]
     x = torch.zeros(1, 2)
     found = lf.Explanation.of(x, x, one, p, source * one)
-    found = replace(found, first=first * one, leaps=leaps * one)
-    assert found.reasons(["cat", "dog", "bird"]) == [sentence]
+    found = replace(found, first=first * one, leaps=leaps * one, classes=("cat", "dog", "bird"))
+    assert found.reason == [sentence]
 
 
 def test_it_is_frozen_and_moves_between_devices():
@@ -115,16 +120,17 @@ def test_it_is_frozen_and_moves_between_devices():
 
 @pytest.mark.parametrize("keep_path", [True, False])
 def test_save_then_load_is_equal(keep_path, tmp_path):
-    found = made(keep_path)
+    found = replace(made(keep_path), classes=("cat", "dog"))
     found.save(tmp_path / "found.safetensors")
     again = lf.Explanation.load(tmp_path / "found.safetensors")
-    for name in (f.name for f in fields(lf.Explanation) if f.name != "path"):
+    for name in (f.name for f in fields(lf.Explanation) if f.name not in ("path", "classes")):
         assert torch.equal(getattr(again, name), getattr(found, name)), name
     assert (again.path is None) is not keep_path
     if keep_path:
         assert torch.equal(again.path.z, found.path.z)
         assert torch.equal(again.path.taken, found.path.taken)
         assert again.path.mask is None
+    assert again.classes == ("cat", "dog")
     assert again.reason == found.reason
 
 
@@ -139,7 +145,7 @@ def test_an_explanation_holds_no_network():
     """It is data: tensors, and what can be read on a machine without the model."""
     found = made()
     for value in (*vars(found).values(), *vars(found.path).values()):
-        assert value is None or isinstance(value, torch.Tensor | Trajectory)
+        assert isinstance(value, torch.Tensor | Trajectory | tuple | None)
     (image,) = found.iterates(0, [int(found.leaps[0])], Identity())
     torch.testing.assert_close(image, found.counterfactual[0])
 
@@ -152,8 +158,8 @@ def test_damaged_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="is no whole safetensors file"):
         lf.Explanation.load(path)
     found = made(keep_path=False)
-    tensors = {f.name: getattr(found, f.name).clone() for f in fields(found) if f.name != "path"}
-    metadata = {"format": "leapfactual explanation 1"}
+    tensors = {f.name: getattr(found, f.name).clone() for f in fields(found)[:-2]}
+    metadata = {"format": "leapfactual explanation 2", "classes": "[]"}
     for wrong in (
         tensors | {"z": found.z[:1].clone()},
         tensors | {"strange": found.z.clone()},
@@ -162,6 +168,9 @@ def test_damaged_files_are_refused(tmp_path):
         save_file(wrong, path, metadata)
         with pytest.raises(InputError, match="does not describe an explanation"):
             lf.Explanation.load(path)
+    save_file(tensors, path, metadata | {"classes": '["cat", "dog", "bird"]'})
+    with pytest.raises(InputError, match="it names 3 classes"):
+        lf.Explanation.load(path)
 
 
 class NearestExample(lf.Explainer):

@@ -5,6 +5,7 @@
 ``generator…``        the generator's weights, if it is one of ours
 ``flow…``             the flow's weights
 ``probes…``           some images, and the answers of the classifier that the flow explains
+``reconstructions…``  a picture: images of each class beside their reconstructions
 ====================  ======================================================================
 
 A flow explains the classifier it was trained with. The bundle knows that classifier by its answers
@@ -27,14 +28,14 @@ from torch import Tensor, nn
 
 from .. import checks
 from .._engine.memory import in_halves
-from ..classifiers import Preprocessing
+from ..classifiers import Preprocessing, open_classifier
 from ..errors import InputError, MissingData
 from ..explainer import LeapFactual
 from ..fields import VelocityField
 from ..files import read_safetensors, write_safetensors
 from ..flow import Flow
 from ..generators import io
-from ..leaps import RatedPlan, Stage, describe
+from ..leaps import Plan, RatedPlan, Stage, describe, parse
 from ..solvers import Solver
 from ..types import Classifier, Generator
 from .manifest import (
@@ -42,6 +43,7 @@ from .manifest import (
     FORMAT,
     MANIFEST,
     MAX_MANIFEST_BYTES,
+    PICTURE,
     rated_plan_to_json,
     read_manifest,
     read_names,
@@ -57,6 +59,8 @@ from .manifest import (
 PROBES = "leapfactual probes 1"
 # Few enough for a classifier that is slow; at least 8, whatever the images' size.
 MAX_PROBES, MIN_PROBES, MAX_PROBE_BYTES = 64, 8, 1 << 20
+# So many tell what a classifier answers with.
+EXAMPLES = 8
 # Probes are chosen where classifiers differ, so the flow's own agrees on all of them.
 MIN_LIKENESS = 1.0
 # Probabilities of one network differ by less between devices and precisions, those of another
@@ -85,6 +89,7 @@ class Bundle:
             :func:`~leapfactual.jobs.plans.search_plans`.
         fast: The cheapest plan that is no worse than the paper's reliable one, if there is one.
         keep_pixels: Whether counterfactuals keep the input's own pixels where nothing has changed.
+        picture: A PNG file of images of each class beside their reconstructions, if there is one.
     """
 
     generator: Generator
@@ -100,6 +105,7 @@ class Bundle:
     front: tuple[RatedPlan, ...] = ()
     fast: RatedPlan | None = None
     keep_pixels: bool = False
+    picture: bytes | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(str(name) for name in self.classes))
@@ -227,15 +233,47 @@ class Bundle:
             )
         return next(rated for rated in self.front if rated.reliability >= reliability)
 
+    def choose_plan(
+        self,
+        *,
+        plan: str | Sequence[Stage] | None = None,
+        reliability: float | None = None,
+        fast: bool = False,
+    ) -> tuple[Plan, Solver | None]:
+        """Returns a plan, and its solver where that is not the flow's own.
+
+        Arguments:
+            plan: The stages, or the same as text. Defaults to the bundle's.
+            reliability: An operating point on the front, see :meth:`operating_point`.
+            fast: Whether to take the fast plan.
+        """
+        if (plan is not None) + (reliability is not None) + fast > 1:
+            raise InputError("give a plan, a reliability or fast: one of them.")
+        if plan is not None:
+            return (parse(plan) if isinstance(plan, str) else tuple(plan)), None
+        if reliability is not None:
+            rated = self.operating_point(reliability)
+            return rated.plan, rated.solver
+        if not fast:
+            return self.plan, None
+        if self.fast is None:
+            raise InputError(
+                "this bundle has no fast plan: none that was tried came up to the paper's. Leave "
+                "fast out, or give a plan."
+            )
+        return self.fast.plan, self.fast.solver
+
     def recognizes(self, classifier: Classifier) -> bool:
         """Returns whether a classifier answers on the probes as the flow's own did."""
         return self._likeness(classifier) >= MIN_LIKENESS
 
     def explainer(
         self,
-        classifier: Classifier,
+        classifier: object,
         *,
-        plan: Sequence[Stage] | None = None,
+        plan: str | Sequence[Stage] | None = None,
+        reliability: float | None = None,
+        fast: bool = False,
         solver: Solver | None = None,
         force: bool = False,
         batch_size: int | None = None,
@@ -247,9 +285,12 @@ class Bundle:
         """Returns an explainer of the classifier that this bundle was made for.
 
         Arguments:
-            classifier: The classifier.
-            plan: The plan. Defaults to the bundle's.
-            solver: The solver. Defaults to the flow's.
+            classifier: The classifier: all that the command line takes, by name or as it is, see
+                :func:`~leapfactual.classifiers.open_classifier`.
+            plan: The plan, as stages or as text. Defaults to the bundle's.
+            reliability: Instead, from 0, the nearest, to 1, reliable.
+            fast: Instead, whether to take the fast plan.
+            solver: The solver. Defaults to the plan's.
             force: Whether to explain another classifier than the bundle's.
             batch_size: As in :class:`LeapFactual`.
             keep_path: As in :class:`LeapFactual`.
@@ -257,24 +298,29 @@ class Bundle:
             mask: As in :class:`LeapFactual`.
             keep_pixels: As in :class:`LeapFactual`. Defaults to what was best on held-out images.
         """
-        likeness = self._likeness(classifier)
+        chosen, own_solver = self.choose_plan(plan=plan, reliability=reliability, fast=fast)
+        solver = solver or own_solver
+        example = self._on_device(self.probes[:EXAMPLES])
+        model = open_classifier(classifier, example, self.classes)
+        likeness = self._likeness(model)
         if likeness < MIN_LIKENESS and not force:
             raise InputError(
                 f"this bundle was made for {self.classifier_name}, but the given classifier "
                 f"agrees with it on only {likeness:.0%} of {len(self.probes)} probe images. A "
                 "flow explains the classifier it was trained with: make a bundle for this one, or "
-                "pass force=True."
+                "pass --force, in Python force=True."
             )
         return LeapFactual(
             self.generator,
-            classifier,
+            model,
             self.flow if solver is None else self.flow.with_solver(solver),
-            plan or self.plan,
+            chosen,
             batch_size=batch_size,
             keep_path=keep_path,
             accelerate=accelerate,
             mask=mask,
             keep_pixels=self.keep_pixels if keep_pixels is None else keep_pixels,
+            classes=self.classes,
         )
 
     @torch.no_grad()
@@ -341,6 +387,8 @@ class Bundle:
         probes = (self.probes * 255).round().byte() if self.probes.ndim == 4 else self.probes
         tensors = {"probes": probes.contiguous(), "answers": self.answers.contiguous()}
         write_safetensors(tensors, folder / "probes.safetensors", {"format": PROBES})
+        if self.picture is not None:
+            (folder / PICTURE).write_bytes(self.picture)
         manifest = {
             "format": FORMAT,
             "generator": type(self.generator).__name__,
@@ -413,6 +461,7 @@ class Bundle:
                 front=tuple(read_rated_plan(**rated) for rated in manifest["front"]),
                 fast=manifest["fast"] and read_rated_plan(**manifest["fast"]),
                 keep_pixels=bool(manifest.get("keep_pixels", False)),
+                picture=(folder / PICTURE).read_bytes() if PICTURE in files else None,
             )
         except (InputError, MissingData):
             raise

@@ -19,7 +19,9 @@ FORMAT = "leapfactual bundle 2"
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_FILE_BYTES = 8 << 30
-FILES = {"flow.safetensors", "probes.safetensors", "generator.safetensors"}
+# Images beside their reconstructions, for people to look at.
+PICTURE = "reconstructions.png"
+FILES = {"flow.safetensors", "probes.safetensors", "generator.safetensors", PICTURE}
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Classifiers by name, as the command line is given them.
+"""Classifiers from whatever answers: by name, as the command line is given them, or as they are.
 
-``my_models.py:predict``, ``package.module:attribute`` or ``network.onnx``. The object may be a
-torch module, a scikit-learn estimator, or a function of images that returns labels, names of
-classes, probabilities or logits; its output for an example tells which.
+A name is ``my_models.py:predict``, ``package.module:attribute`` or ``network.onnx``. What it names
+may be a torch module, a scikit-learn estimator, or a function of images that returns labels, names
+of classes, probabilities or logits; its output for an example tells which.
 """
 
 import importlib
@@ -29,7 +29,7 @@ SIMPLEX_ATOL = 1e-3
 
 
 def open_classifier(
-    spec: str,
+    spec: object,
     example: Tensor,
     classes: Sequence[str] = (),
     *,
@@ -37,32 +37,47 @@ def open_classifier(
     preprocessing: Preprocessing = NO_PREPROCESSING,
     folder: Path | None = None,
 ) -> Classifier:
-    """Opens a classifier by name and infers what it returns.
+    """Opens a classifier and infers what it returns.
+
+    What answers with probabilities already, as a tensor, is returned as it is. A torch module is
+    put into evaluation mode.
 
     Arguments:
-        spec: ``file.py:attribute``, ``package.module:attribute`` or ``file.onnx``.
+        spec: ``file.py:attribute``, ``package.module:attribute``, ``file.onnx``, or the object
+            itself: a torch module, a fitted estimator of scikit-learn, a function.
         example: Some images, or rows, to infer from.
         classes: The names of the classes. Labels and names need them.
         output_type: ``labels``, ``names``, ``probabilities`` or ``logits``. Defaults to what the
             output for ``example`` looks like.
         preprocessing: Applied to the images first.
         folder: Where to look for files. Defaults to the current folder.
+
+    Example:
+        >>> def is_light(x):
+        ...     return (x.mean((1, 2, 3)) > 0.5).long()
+        >>> open_classifier(is_light, torch.zeros(2, 1, 4, 4), ["dark", "light"])(
+        ...     torch.ones(1, 1, 4, 4)
+        ... )
+        tensor([[0., 1.]])
     """
     if output_type not in (None, *OUTPUT_TYPES):
         raise InputError(
             f"`output_type` must be one of {', '.join(OUTPUT_TYPES)}, got {output_type!r}."
         )
-    if spec.lower().endswith(".onnx"):
-        path = Path(spec) if folder is None else folder / spec
-        model: Any = onnx_rows(path, preprocessing)
-        preprocessing = NO_PREPROCESSING
-    else:
-        model = import_object(spec, folder)
+    model: Any = spec
+    name = str(spec) if isinstance(spec, str | Path) else _name(spec)
+    if isinstance(spec, str | Path):
+        if name.lower().endswith(".onnx"):
+            path = Path(name) if folder is None else folder / name
+            model = onnx_rows(path, preprocessing)
+            preprocessing = NO_PREPROCESSING
+        else:
+            model = import_object(name, folder)
     if hasattr(model, "predict") and hasattr(model, "classes_"):
         return from_sklearn(model, preprocessing)
     if not callable(model):
         raise InputError(
-            f"`{spec}` must be a function of images, a torch module or a fitted scikit-learn "
+            f"`{name}` must be a function of images, a torch module or a fitted scikit-learn "
             f"estimator, got {type(model).__name__}."
         )
     if isinstance(model, nn.Module):
@@ -73,19 +88,29 @@ def open_classifier(
         return model(prepare(x, preprocessing))
 
     first = query(example)
-    kind = output_type or _infer_output_type(first, len(example), spec)
+    kind = output_type or _infer_output_type(first, len(example), name)
     if kind in ("labels", "names") and len(classes) < 2:
         raise InputError(
-            f"`{spec}` answers with {kind}, so the classes must be known. Name them: --classes "
+            f"`{name}` answers with {kind}, so the classes must be known. Name them: --classes "
             "cat,dog, in the order of the labels; or give a folder with one folder a class."
         )
     if kind == "names":
-        return from_labels(_label_by_name(query, classes, spec), len(classes))
+        return from_labels(_label_by_name(query, classes, name), len(classes))
     if kind == "labels":
         return from_labels(lambda x: np.asarray(_array(query(x))).reshape(-1), len(classes))
+    as_tensor = isinstance(first, Tensor) and first.device == example.device
+    if kind == "logits" and isinstance(model, nn.Module) and as_tensor:
+        return from_logits(model, preprocessing)
+    if kind == "probabilities" and preprocessing is NO_PREPROCESSING and as_tensor:
+        return model  # type: ignore[no-any-return]
     if kind == "logits":
         return from_logits(lambda x: torch.as_tensor(_array(query(x)), device=x.device))
     return lambda x: torch.as_tensor(_array(query(x)), device=x.device).to(x.dtype)
+
+
+def _name(model: object) -> str:
+    """Returns what a function, or the type of another object, is called."""
+    return str(getattr(model, "__name__", type(model).__name__))
 
 
 def import_object(name: str, folder: Path | None = None) -> Any:  # noqa: ANN401 - whatever it names

@@ -135,6 +135,7 @@ def fit(
 
     With people's labels: leapfactual fit photos/ --votes labels.csv --out our-bundle
     """
+    from ..bundle.manifest import PICTURE
     from ..jobs.fit import fit_bundle, work_folder
     from ..jobs.recipe import Recipe
     from ..jobs.subject import open_subject
@@ -180,6 +181,8 @@ def fit(
         _print_front(fitted)
         name = subject.classes[0]
         target = name if len(name.split()) == 1 else f"'{name}'"
+        if fitted.bundle.picture is not None:
+            console.print(f"\nWhat the classifier recognizes: {escape(str(out / PICTURE))}")
         console.print(f"\nWrote the bundle to [bold]{escape(str(out))}[/]. Go on with\n")
         console.print(
             f"  leapfactual explain {out} {images[0]} --target {target} --reliable --out report"
@@ -246,7 +249,6 @@ def explain(
     Only there: leapfactual explain my-bundle photos/ --target cat --mask ears.png --out report
     """
     from ..jobs.explain import explain_all
-    from ..jobs.job import choose_plan
     from ..jobs.pairs import choose_pairs
 
     resume = f"What is done is kept in {out}; the same command goes on from there."
@@ -259,12 +261,12 @@ def explain(
         pairs = choose_pairs(
             inputs, target=target, all_targets=all_targets, targets=targets, mask=where
         )
-        chosen, solver = choose_plan(inputs.bundle, plan=plan, reliability=reliability, fast=fast)
+        chosen, solver = inputs.bundle.choose_plan(plan=plan, reliability=reliability, fast=fast)
         job = inputs.job(
             pairs,
             chosen,
             solver=solver,
-            reliable=choose_plan(inputs.bundle, reliability=1.0)[0] if reliable else None,
+            reliable=inputs.bundle.choose_plan(reliability=1.0)[0] if reliable else None,
             mask=where,
             alternatives=alternatives,
             seed=seed,
@@ -320,7 +322,6 @@ def evaluate(
     Example: leapfactual evaluate my-bundle photos/ --reliable --oracle my_models.py:strong
     """
     from ..jobs.evaluate import evaluate_all
-    from ..jobs.job import choose_plan
     from ..jobs.pairs import choose_pairs, find_sources, random_pairs
 
     resume = f"What is done is kept in {out}; the same command goes on from there."
@@ -334,8 +335,8 @@ def evaluate(
             pairs = random_pairs(find_sources(inputs), len(inputs.bundle.classes), seed)
         else:
             pairs = choose_pairs(inputs, target=target, all_targets=all_targets)
-        chosen, solver = choose_plan(
-            inputs.bundle, plan=plan, reliability=1.0 if reliable else reliability, fast=fast
+        chosen, solver = inputs.bundle.choose_plan(
+            plan=plan, reliability=1.0 if reliable else reliability, fast=fast
         )
         job = inputs.job(pairs, chosen, solver=solver, force=force, keep_pixels=keep_pixels)
         result = evaluate_all(job, out, oracle=second, seed=seed, on_progress=reporter.on_progress)
@@ -398,7 +399,6 @@ def augment(
     Rare classes only: leapfactual augment my-bundle photos/ --rare --out more-photos
     """
     from ..jobs.augment import Filters, augment_all
-    from ..jobs.job import choose_plan
     from ..jobs.pairs import augmentation_pairs
 
     resume = f"What is done is kept in {out}; the same command goes on from there."
@@ -418,7 +418,7 @@ def augment(
         )
         if plan is None and reliability is None and not fast and inputs.bundle.front:
             reliability = 1.0
-        chosen, solver = choose_plan(inputs.bundle, plan=plan, reliability=reliability, fast=fast)
+        chosen, solver = inputs.bundle.choose_plan(plan=plan, reliability=reliability, fast=fast)
         job = inputs.job(pairs, chosen, solver=solver, force=force, keep_pixels=keep_pixels)
         summary = augment_all(job, out, filters, reporter.on_progress)
         _log_broken(inputs, reporter)

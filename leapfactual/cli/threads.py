@@ -3,7 +3,9 @@
 A step of training is over when its slowest thread is. On a core that it shares, a thread is late,
 and all others wait for it, spinning. On two cores, a step of a VAE took 29 ms with two threads and
 55 ms with one; beside one other busy process, 92 and 44; beside five, 597 and 182. So a thread
-should have a core for itself, and the number of threads follows what is free.
+should have a core for itself, and the number of threads follows what is free. Work of low priority
+counts too: on Linux, a nice level means little between sessions, and five such processes slowed
+two threads down as much.
 
 Sums of floating-point numbers depend on it in their last digits. ``OMP_NUM_THREADS`` fixes it, for
 results that are to be the same bit for bit.

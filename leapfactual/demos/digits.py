@@ -83,7 +83,6 @@ def write_cards(
     made = cards(
         near,
         names=[f"test digit {n}" for n in chosen.tolist()],
-        classes=bundle.classes,
         typicality=typical[0],
         oracle=judged[0],
         reliable=far,

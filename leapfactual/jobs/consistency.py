@@ -5,7 +5,7 @@ is explained is not the image, and no flow can help: the counterfactuals of imag
 classifier does not recognize mean nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,10 +34,12 @@ class Agreement:
             by the classifier's answers, with shape ``(K, K)``.
         error: The mean absolute difference between image and reconstruction, for each class of
             the image, with shape ``(K,)``; NaN where there is none.
+        classes: The names of the classes, for the advice.
     """
 
     confusion: Tensor
     error: Tensor
+    classes: Sequence[str] = ()
 
     @property
     def count(self) -> Tensor:
@@ -54,6 +56,9 @@ class Agreement:
         """The share of all images whose reconstruction has the same class."""
         return (self.confusion.diagonal().sum() / self.confusion.sum()).item()
 
+    def _name(self, k: int) -> str:
+        return self.classes[k] if self.classes else f"class {k}"
+
     @property
     def advice(self) -> str:
         """What to do, in a sentence."""
@@ -62,9 +67,9 @@ class Agreement:
         grown = (kept[collapsed] - self.count[collapsed]) / total
         if kept[collapsed] > COLLAPSE_SHARE * total and grown > COLLAPSE_GROWTH:
             return (
-                f"the classifier gives class {collapsed} to nearly every reconstruction: it sees "
-                "something in them that images do not have. Look at a reconstruction beside its "
-                "image. Try to stretch the images (sqrt, asinh) for generator and classifier "
+                f"the classifier gives {self._name(collapsed)} to nearly every reconstruction: it "
+                "sees something in them that images do not have. Look at a reconstruction beside "
+                "its image. Try to stretch the images (sqrt, asinh) for generator and classifier "
                 "alike, a background threshold, or train the classifier on reconstructions too."
             )
         if self.overall < MIN_AGREEMENT:
@@ -76,8 +81,9 @@ class Agreement:
         weak = [k for k, v in enumerate(self.per_class.tolist()) if v < MIN_AGREEMENT]
         if weak:
             return (
-                f"the classifier does not recognize the reconstructions of class "
-                f"{', '.join(map(str, weak))}: look at them before you explain images of it."
+                "the classifier does not recognize the reconstructions of "
+                f"{', '.join(map(self._name, weak))}: look at them before you explain images of "
+                "that class."
             )
         if self.overall < GOOD_AGREEMENT:
             return "usable; a better generator would make counterfactuals more faithful."
@@ -102,6 +108,8 @@ def agreement(
     generator: Generator,
     classifier: Classifier,
     batch_size: int = 256,
+    *,
+    classes: Sequence[str] = (),
 ) -> Agreement:
     """Measures whether a classifier answers the same on images and on their reconstructions.
 
@@ -110,6 +118,7 @@ def agreement(
         generator: The generator.
         classifier: The classifier.
         batch_size: How many images at a time.
+        classes: The names of the classes, for the advice.
 
     Example:
         >>> from leapfactual.data import squares
@@ -131,17 +140,17 @@ def agreement(
                 "Check it with leapfactual.testing.check_generator."
             )
         before, after = in_halves(classifier, x), in_halves(classifier, x_hat)
-        classes = _columns(before) if confusion is None else len(confusion)
-        checks.probabilities(before, len(x), classes, "the classifier's answer")
-        checks.probabilities(after, len(x), classes, "the classifier's answer")
+        k = _columns(before) if confusion is None else len(confusion)
+        checks.probabilities(before, len(x), k, "the classifier's answer")
+        checks.probabilities(after, len(x), k, "the classifier's answer")
         if confusion is None:
-            confusion, error = torch.zeros(classes, classes), torch.zeros(classes)
-        pairs = before.argmax(1) * classes + after.argmax(1)
-        confusion += pairs.bincount(minlength=classes**2).reshape(classes, classes).cpu()
+            confusion, error = torch.zeros(k, k), torch.zeros(k)
+        pairs = before.argmax(1) * k + after.argmax(1)
+        confusion += pairs.bincount(minlength=k**2).reshape(k, k).cpu()
         gap = (x_hat - x).abs().flatten(1).mean(1).cpu().float()
         error.index_add_(0, before.argmax(1).cpu(), gap)
     assert confusion is not None, "batches_of gives at least one batch"
-    return Agreement(confusion, error / confusion.sum(1))
+    return Agreement(confusion, error / confusion.sum(1), tuple(classes))
 
 
 def _columns(p: Tensor) -> int:

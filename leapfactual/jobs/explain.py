@@ -142,19 +142,18 @@ class _Worker:
 def _rows(
     job: Job, nearest: _Result, reliable: _Result | None, names: list[str], first: int
 ) -> list[dict[str, Any]]:
-    classes, e = job.bundle.classes, nearest.explanation
-    near = _outcomes(nearest, classes)
-    far = None if reliable is None else _outcomes(reliable, classes)
+    e, near = nearest.explanation, _outcomes(nearest)
+    far = None if reliable is None else _outcomes(reliable)
     rows = []
     for n, name in enumerate(names):
-        target = int(e.target[n])
+        source, target = e.name(e.source[n]), e.name(e.target[n])
         stem = re.sub(r"[^\w.-]+", "_", Path(name).stem)[-40:]
-        kind = re.sub(r"[^\w.-]+", "_", classes[target])[:40]
+        kind = re.sub(r"[^\w.-]+", "_", target)[:40]
         row: dict[str, Any] = {
             "name": name,
             "file": f"{first + n:06d}-{stem}-to-{kind}",
-            "source": classes[int(e.source[n])],
-            "target": classes[target],
+            "source": source,
+            "target": target,
             **near[n],
         }
         if job.alternatives > 1:
@@ -165,16 +164,16 @@ def _rows(
     return rows
 
 
-def _outcomes(result: _Result, classes: Sequence[str]) -> list[dict[str, Any]]:
+def _outcomes(result: _Result) -> list[dict[str, Any]]:
     """Returns status, reason and numbers of each image, as values that JSON can hold."""
     e = result.explanation
-    columns, status, reason = numbers(e, result.typicality), e.status, e.reasons(classes)
+    columns, status, reason = numbers(e, result.typicality), e.status, e.reason
     return [
         {
             "status": str(status[n]),
             "reason": reason[n],
             **{name: json_number(column[n]) for name, column in columns.items()},
-            "label": classes[int(e.label[n])],
+            "label": e.name(e.label[n]),
         }
         for n in range(len(e))
     ]
@@ -193,7 +192,6 @@ def _cards(
     made = cards(
         nearest.explanation[rows],
         names=[names[n] for n in shown],
-        classes=job.bundle.classes,
         typicality=near,
         reliable=None if reliable is None else reliable.explanation[rows],
         reliable_typicality=far,

@@ -18,17 +18,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .._engine.memory import in_halves
 from ..bundle import Bundle
+from ..bundle.manifest import PICTURE
 from ..classifiers import Network
 from ..data import Images, Table
 from ..errors import InputError
+from ..files import atomic
 from ..flow import Flow
 from ..generators import SpatialAutoencoder, Standardized
 from ..metrics import best_distance
+from ..report.reconstructions import draw_reconstructions
 from ..types import Classifier, Generator, no_op
 from . import rows, spatial
 from .consistency import GOOD_AGREEMENT, MIN_AGREEMENT, Agreement, agreement
-from .held_out import HeldOut, relative
+from .held_out import HeldOut, labels_of, relative
 from .judge import fit_judge, train_second_opinion
 from .labels import NearestNeighbors, Votes
 from .plans import PlanSearch
@@ -133,7 +137,9 @@ def fit_bundle(
     is_spatial = isinstance(generator, SpatialAutoencoder)
     kind = spatial if is_spatial else rows
     with run.stage("check"):
-        consistency = _check_consistency(run, test, generator, model, epochs, force)
+        consistency = agreement(test, generator, model, classes=classes)
+        picture = _draw_reconstructions(run, test, generator, model, classes)
+        _check_consistency(run, consistency, generator, epochs, force)
     with run.stage("flow"):
         flow, record, p = kind.train_flow(run, labelled, generator, model, classes)
     if is_spatial and oracle is None:
@@ -165,6 +171,7 @@ def fit_bundle(
             front=search.front,
             fast=search.fast,
             keep_pixels=search.keep_pixels,
+            picture=picture,
         )
         bundle.save(folder, overwrite=overwrite)
     run.tell_cost()
@@ -317,24 +324,37 @@ def _surrogate(
     return labelled, NearestNeighbors(generator, z, p)
 
 
+@torch.no_grad()
+def _draw_reconstructions(
+    run: Run, test: Tensor, generator: Generator, classifier: Classifier, classes: Sequence[str]
+) -> bytes | None:
+    """Draws images held out beside their reconstructions, and returns the picture."""
+    if test.ndim != 4:
+        return None
+    parts = torch.split(test, BATCH_SIZE)
+    x_hat = torch.cat(
+        [in_halves(lambda x: generator.decode(generator.encode(x)), x) for x in parts]
+    )
+    before, after = labels_of(classifier, test), labels_of(classifier, x_hat)
+    path = run.work / PICTURE
+    with atomic(path) as temporary:
+        sheet = draw_reconstructions(test, x_hat, before, after, classes)
+        sheet.save(temporary, format="PNG")
+    return path.read_bytes()
+
+
 def _check_consistency(
-    run: Run,
-    test: Tensor,
-    generator: Generator,
-    classifier: Classifier,
-    epochs: int,
-    force: bool,
-) -> Agreement:
+    run: Run, result: Agreement, generator: Generator, epochs: int, force: bool
+) -> None:
     """Checks that the classifier gives the same class to images and to reconstructions."""
-    result = agreement(test, generator, classifier)
     run.log(
-        f"Of {len(test)} held out the classifier gives the same class to the original and to its "
-        f"reconstruction in {result.overall:.1%}: {result.advice}"
+        f"Of {int(result.count.sum())} held out the classifier gives the same class to the "
+        f"original and to its reconstruction in {result.overall:.1%}: {result.advice}"
     )
     if result.overall < MIN_AGREEMENT and not force:
         raise PoorAgreement(
             f"only {result.overall:.1%} of reconstructions keep their class, so nothing was spent "
-            f"on a flow: {result.advice} Look at {run.work / 'preview.png'}. "
+            f"on a flow: {result.advice} Look at {run.work / PICTURE}. "
             + (
                 f"Give it more time with --minutes {2 * run.budget.seconds / 60:g}"
                 if isinstance(generator, SpatialAutoencoder)
@@ -342,4 +362,3 @@ def _check_consistency(
             )
             + ", or go on all the same with --force."
         )
-    return result

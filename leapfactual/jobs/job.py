@@ -26,7 +26,7 @@ from ..explainer import LeapFactual
 from ..explanation import Explanation
 from ..files import atomic, fingerprint
 from ..flow import Flow
-from ..leaps import Plan, Stage, describe, parse
+from ..leaps import Stage, describe
 from ..solvers import Solver
 from ..types import Classifier, Generator, no_op
 from .progress import OnProgress
@@ -263,37 +263,6 @@ def _open_matching(bundle: Bundle, paths: Sequence[Path]) -> Images | Table:
 
 def _stretch(bundle: Bundle) -> str:
     return str(bundle.training.get("stretch", "none"))
-
-
-def choose_plan(
-    bundle: Bundle,
-    *,
-    plan: str | None = None,
-    reliability: float | None = None,
-    fast: bool = False,
-) -> tuple[Plan, Solver | None]:
-    """Returns a plan, and its solver where that is not the flow's own.
-
-    Arguments:
-        bundle: The bundle, whose own plan is the default.
-        plan: The exact plan, as :func:`~leapfactual.leaps.parse` reads it.
-        reliability: An operating point on the bundle's front.
-        fast: Whether to take the bundle's fast plan.
-    """
-    if (plan is not None) + (reliability is not None) + fast > 1:
-        raise InputError("give --plan, --reliability or --fast: one of them.")
-    if plan is not None:
-        return parse(plan), None
-    if reliability is not None:
-        return bundle.operating_point(reliability).plan, None
-    if not fast:
-        return bundle.plan, None
-    if bundle.fast is None:
-        raise InputError(
-            "this bundle has no fast plan: none that was tried came up to the paper's. Leave "
-            "--fast out, or give a --plan."
-        )
-    return bundle.fast.plan, bundle.fast.solver
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,6 @@ An image's *source* is the class that the classifier gives to its reconstruction
 where a walk starts.
 """
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,21 +21,6 @@ from ..types import no_op
 from .job import Inputs
 
 Pairs = list[tuple[int, int]]
-
-
-def find_class(name: str, classes: Sequence[str]) -> int:
-    """Returns the number of a class by its name, suggesting the nearest for one that is unknown.
-
-    Example:
-        >>> find_class("spiral", ["edge-on", "spiral"])
-        1
-    """
-    if name in classes:
-        return list(classes).index(name)
-    near = difflib.get_close_matches(name, classes, n=1, cutoff=0.4)
-    hint = f"Did you mean `{near[0]}`? " if near else ""
-    listed = ", ".join(classes[:12]) + (", …" if len(classes) > 12 else "")
-    raise InputError(f"`{name}` is none of the classes. {hint}There are {listed}.")
 
 
 @torch.no_grad()
@@ -84,7 +68,7 @@ def choose_pairs(
             f"--targets FILE.csv. The classes are {', '.join(classes)}."
         )
     if target is not None:
-        k = find_class(target, classes)
+        k = checks.find_class(target, classes)
         return [(row, k) for row in range(len(inputs.images))]
     if targets is not None:
         return read_pairs(targets, inputs.images, classes)
@@ -97,7 +81,7 @@ def read_pairs(path: str | Path, images: Images | Table, classes: Sequence[str])
     An image is named as the set names it, or by its file name alone where that is unique.
     """
     return [
-        (row, find_class(cells["target"], classes))
+        (row, checks.find_class(cells["target"], classes))
         for _, row, cells in read_csv_rows(path, images, "target", "targets")
     ]
 
@@ -153,7 +137,7 @@ def augmentation_pairs(
     classes, sources = inputs.bundle.classes, find_sources(inputs)
     targets = list(range(len(classes)))
     if to is not None:
-        targets = [find_class(name, classes) for name in to]
+        targets = [checks.find_class(name, classes) for name in to]
     elif rare:
         targets = rare_classes(sources, len(classes))
         log(f"Rare are {', '.join(classes[k] for k in targets)}.")

@@ -12,12 +12,13 @@ from pathlib import Path, PurePath
 import torch
 from sqlalchemy import insert
 
+from .. import checks
 from ..bundle import Bundle
 from ..bundle.manifest import MANIFEST
 from ..data.images import Images, open_images
 from ..errors import InputError
 from ..imaging import to_pil
-from ..jobs.pairs import find_class, read_pairs
+from ..jobs.pairs import read_pairs
 from ..leaps import describe, parse
 from ..pretrained import load
 from .campaigns import CampaignSettings, change_rule, hash_token
@@ -180,7 +181,7 @@ def create_from_files(
         opened = _open(loaded, sources)
         known = None if gold is None else _open(loaded, [Path(gold)])
         if target is not None:
-            goals = [find_class(target, names)] * len(opened)
+            goals = [checks.find_class(target, names)] * len(opened)
         else:
             assert targets is not None
             goals = _read_targets(targets, opened, names)

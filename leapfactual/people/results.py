@@ -100,12 +100,7 @@ def write_results(
                 with atomic(place) as temporary:
                     temporary.write_bytes(content)
             count += 1
-            (card,) = cards(
-                e,
-                names=[run["name"]],
-                classes=campaign.classes,
-                generator=explainer.generator,
-            )
+            (card,) = cards(e, names=[run["name"]], generator=explainer.generator)
             yield card | {"reason": run["reason"]}
 
     if not any(row["status"] in (REACHED, EXHAUSTED) for row in table):

@@ -300,7 +300,7 @@ def describe_answer(answer: int | None, classes: Sequence[str]) -> str:
 
 def parse_outcome(db: Database, text: str) -> int:
     """Returns the outcome that a text names: a class, or that the picture is not believable."""
-    from ..jobs.pairs import find_class
+    from ..checks import find_class
 
     with db.read() as c:
         classes = get_campaign(c).classes

@@ -424,4 +424,5 @@ def build_explainer(bundle: Bundle, plan: str, *, keep_path: bool = False) -> Le
         keep_path=keep_path,
         accelerate=False,
         keep_pixels=bundle.keep_pixels,
+        classes=bundle.classes,
     )

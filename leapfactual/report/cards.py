@@ -49,7 +49,6 @@ def cards(
     e: "Explanation",
     *,
     names: Sequence[str],
-    classes: Sequence[str] | None = None,
     typicality: Tensor | None = None,
     oracle: Tensor | None = None,
     reliable: "Explanation | None" = None,
@@ -62,7 +61,6 @@ def cards(
     Arguments:
         e: The explanation.
         names: What the images are called.
-        classes: What the classes are called, in the sentences. Defaults to their numbers.
         typicality: Percentiles ``(B,)`` of the counterfactuals.
         oracle: The classes ``(B,)`` that an oracle gives them.
         reliable: The reliable counterfactuals of the same images, whose path is shown then.
@@ -71,11 +69,11 @@ def cards(
         generator: Decodes the iterates of a path that was kept. Without it a card shows the two
             ends.
     """
-    near = _outcomes(e, classes, typicality, oracle)
+    near = _outcomes(e, typicality, oracle)
     far: list[dict[str, Any]] | None = None
     walked = e
     if reliable is not None:
-        far, walked = _outcomes(reliable, classes, reliable_typicality, reliable_oracle), reliable
+        far, walked = _outcomes(reliable, reliable_typicality, reliable_oracle), reliable
     labels_only = all(_labels_only(part) for part in (e, walked))
     for row in range(len(e)):
         x, leaps, p = frames(walked, row, generator)
@@ -187,14 +185,11 @@ def _curve(p: Tensor, source: int, target: int) -> dict[str, Any]:
 
 
 def _outcomes(
-    e: "Explanation",
-    classes: Sequence[str] | None,
-    typicality: Tensor | None,
-    oracle: Tensor | None,
+    e: "Explanation", typicality: Tensor | None, oracle: Tensor | None
 ) -> list[dict[str, Any]]:
     """Returns what came of each search, as values that JSON can hold."""
     columns = numbers(e, None if typicality is None else typicality / 100)
-    status, reason = e.status, e.reason if classes is None else e.reasons(classes)
+    status, reason = e.status, e.reason
     return [
         {
             "status": str(status[row]),

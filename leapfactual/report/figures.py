@@ -156,7 +156,8 @@ def figure(e: "Explanation", rows: Sequence[int] | None = None) -> Any:  # noqa:
             axes[line][column].imshow(image, cmap="gray", vmin=0, vmax=255)
             axes[line][column].set_xticks([])
             axes[line][column].set_yticks([])
-        axes[0][column].set_title(f"{e.source[row]} → {e.target[row]}", fontsize=8)
+        names = (e.name(e.source[row]), e.name(e.target[row]))
+        axes[0][column].set_title(" →\n".join(names), fontsize=8)
     for line, name in enumerate(lines):
         axes[line][0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
     return drawn

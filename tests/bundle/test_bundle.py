@@ -4,7 +4,10 @@ import json
 import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import numpy as np
+import onnx
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -22,6 +25,8 @@ from leapfactual.generators import VAE, Identity, Standardized
 
 PLAN = [lf.blend(15, 0.1), lf.inject(3, lift=0.0, land=0.1)]
 NAMES = ["blue", "yellow", "green", "red"]
+# Between two of the means that 64 pixels of 256 shades can have, so that no sum is a tie.
+THRESHOLD = 0.50003
 
 
 def made(generator=None):
@@ -44,10 +49,83 @@ def made(generator=None):
 def with_images():
     torch.manual_seed(0)
     images = torch.rand(80, 1, 8, 8)
-    bright = lf.classifiers.from_labels(lambda x: (x.mean((1, 2, 3)) > 0.5).long(), 2)
+    bright = lf.classifiers.from_labels(lambda x: (x.mean((1, 2, 3)) > THRESHOLD).long(), 2)
     vae = VAE((1, 8, 8), 4, widths=(4, 4))
     flow = lf.Flow(lf.MLPField(4, 2, width=8, depth=1))
     return lf.Bundle.make(vae, flow, bright, images, classes=["dark", "bright"], plan=PLAN), bright
+
+
+MODULE = """
+def label(x):
+    return (x.mean((1, 2, 3)) > 0.50003).long()
+"""
+
+
+def forms_of_a_classifier(folder):
+    """Yields the same classifier in every form that somebody may have it in."""
+
+    class Network(torch.nn.Module):
+        def forward(self, x):
+            bright = x.flatten(1).sum(1) - 64 * THRESHOLD
+            return 1e4 * torch.stack([-bright, bright], 1)
+
+    def label(x):
+        return (x.mean((1, 2, 3)) > THRESHOLD).long()
+
+    (folder / "mine.py").write_text(MODULE)
+    estimator = LinearSVC().fit(np.eye(2, 64), [0, 1])
+    estimator.coef_[:], estimator.intercept_[:] = 1.0, -64 * THRESHOLD
+    make, tensor = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    weights = {
+        "w": torch.tensor([[-1e4, 1e4]]).expand(64, 2),
+        "b": torch.tensor([64e4, -64e4]) * THRESHOLD,
+    }
+    graph = onnx.helper.make_graph(
+        [make("Flatten", ["x"], ["rows"]), make("Gemm", ["rows", "w", "b"], ["logits"])],
+        "bright",
+        [tensor("x", onnx.TensorProto.FLOAT, ["n", 1, 8, 8])],
+        [tensor("logits", onnx.TensorProto.FLOAT, ["n", 2])],
+        [onnx.numpy_helper.from_array(w.numpy(), name) for name, w in weights.items()],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    model.ir_version = 9
+    onnx.save(model, folder / "mine.onnx")
+    yield Network()
+    yield estimator
+    yield label
+    yield lambda x: label(x).numpy()
+    yield lambda x: label(x).tolist()
+    yield lambda x: [["dark", "bright"][k] for k in label(x).tolist()]
+    yield lambda x: np.eye(2)[label(x).numpy()]
+    yield f"{folder / 'mine.py'}:label"
+    yield folder / "mine.onnx"
+
+
+def test_a_classifier_is_taken_in_every_form(tmp_path):
+    bundle, bright = with_images()
+    x = torch.rand(12, 1, 8, 8)
+    expected = bundle.explainer(bright, plan="blend(3, 0.5)").explain(x, target=1)
+    for form in forms_of_a_classifier(tmp_path):
+        explainer = bundle.explainer(form, plan="blend(3, 0.5)")
+        found = explainer.explain(x, target="Bright")
+        assert torch.equal(found.label, expected.label), form
+        torch.testing.assert_close(found.counterfactual, expected.counterfactual)
+    assert found.classes == ("dark", "bright")
+    with pytest.raises(InputError, match="`int` must be a function of images, a torch module"):
+        bundle.explainer(3)
+
+
+def test_an_explainer_is_as_reliable_as_it_is_asked_to_be():
+    bundle, bright = with_images()
+    plans = [(lf.blend(n, 0.2),) for n in (3, 5, 9)]
+    front = [lf.leaps.RatedPlan(plan, r, {}) for plan, r in zip(plans, (0, 0.4, 1), strict=True)]
+    bundle = replace(bundle, front=tuple(front), fast=front[0])
+    assert bundle.explainer(bright, reliability=1).plan == list(plans[2])
+    assert bundle.explainer(bright, reliability=0.3).plan == list(plans[1])
+    assert bundle.explainer(bright, fast=True).plan == list(plans[0])
+    assert bundle.explainer(bright).plan == list(bundle.plan)
+    with pytest.raises(InputError, match="one of them"):
+        bundle.explainer(bright, reliability=1, fast=True)
 
 
 def test_save_then_load_is_equal(tmp_path):
@@ -129,7 +207,7 @@ def test_generator_and_flow_must_fit():
     images = torch.rand(8, 1, 8, 8)
     cvae = lf.generators.VAE((1, 8, 8), 4, classes=2)
     flow = lf.Flow(lf.MLPField(4, 2))
-    bright = lf.classifiers.from_labels(lambda x: (x.mean((1, 2, 3)) > 0.5).long(), 2)
+    bright = lf.classifiers.from_labels(lambda x: (x.mean((1, 2, 3)) > THRESHOLD).long(), 2)
     with pytest.raises(InputError, match="does not take the probes"):
         lf.Bundle.make(cvae, flow, bright, images, classes=["a", "b"], plan=PLAN)
 

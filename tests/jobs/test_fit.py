@@ -1,7 +1,9 @@
+import io
 import json
 
 import pytest
 import torch
+from PIL import Image
 from sklearn.datasets import load_wine
 from sklearn.svm import LinearSVC
 from torch.nn import functional as F
@@ -48,6 +50,8 @@ def test_from_images_to_a_bundle_that_explains(small_digits, svm, tmp_path, plan
     assert bundle.front[0].plan == bundle.plan
     assert bundle.operating_point(1.0).plan == fitted.search.front[-1].plan
     assert bundle.training["recipe"]["epochs"] == 12
+    with Image.open(io.BytesIO(bundle.picture)) as picture:
+        assert picture.height > 10 * 48, "a row for each digit"
     found = bundle.explainer(svm).explain(small_digits.x[:30], target=5)
     assert found.valid.double().mean() > 0.8
     with pytest.raises(InputError, match="there is something at .* pass --overwrite"):
@@ -61,11 +65,13 @@ def test_it_stops_before_the_flow_when_reconstructions_are_not_recognized(
 ):
     monkeypatch.setattr(rows, "train_flow", lambda *_: pytest.fail("a flow was trained"))
     poor = Recipe(features=1, epochs=1)
-    with pytest.raises(PoorAgreement, match="nothing was spent on a flow.*--epochs 2.*--force"):
+    advice = r"nothing was spent on a flow.*bundle.fit/reconstructions.png.*--epochs 2.*--force"
+    with pytest.raises(PoorAgreement, match=advice):
         fit_bundle(
             small_digits, svm, tmp_path / "bundle", classes=small_digits.classes, recipe=poor
         )
     assert (tmp_path / "bundle.fit" / "preview.png").exists()
+    assert (tmp_path / "bundle.fit" / "reconstructions.png").exists()
     assert not (tmp_path / "bundle").exists()
 
 
@@ -182,13 +188,12 @@ def test_blur_is_a_share_of_the_distance_between_random_images():
     assert 0.3 < fit._blur(Blurred(), x) < 1
 
 
-def test_advice_names_a_time_that_can_be_given(tmp_path, monkeypatch):
+def test_advice_names_a_time_that_can_be_given(tmp_path):
     poor = Agreement(torch.tensor([[1.0, 9.0], [0.0, 0.0]]), torch.zeros(2))
-    monkeypatch.setattr(fit, "agreement", lambda *_: poor)
     model = SpatialAutoencoder((3, 32, 32), 4, widths=(8, 8))
     run = run_of(tmp_path, generator="spatial", minutes=0.2)
     with pytest.raises(PoorAgreement, match=r"--minutes 0\.4, or go on"):
-        fit._check_consistency(run, torch.zeros(10), model, colour, 3, False)
+        fit._check_consistency(run, poor, model, 3, False)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 import leapfactual as lf
 from leapfactual.data import open_images
 from leapfactual.errors import InputError
-from leapfactual.jobs.job import Inputs, Job, Pieces, begin, choose_plan, open_inputs
+from leapfactual.jobs.job import Inputs, Job, Pieces, begin, open_inputs
 
 CLASSIFIER = "from leapfactual.pretrained import load\nexplained = load().classifier\n"
 
@@ -65,14 +65,14 @@ def test_inputs_are_opened_to_fit_the_bundle(shipped, folder, tmp_path, monkeypa
 
 def test_a_plan_is_the_bundles_or_given_or_on_the_front_or_fast(shipped):
     bundle = shipped.bundle
-    assert choose_plan(bundle) == (bundle.plan, None)
-    assert choose_plan(bundle, plan="blend(2, 0.4)") == ((lf.blend(2, 0.4),), None)
-    assert choose_plan(bundle, reliability=1.0) == (bundle.front[-1].plan, None)
-    assert choose_plan(bundle, fast=True) == (bundle.fast.plan, bundle.fast.solver)
+    assert bundle.choose_plan() == (bundle.plan, None)
+    assert bundle.choose_plan(plan="blend(2, 0.4)") == ((lf.blend(2, 0.4),), None)
+    assert bundle.choose_plan(reliability=1.0) == (bundle.front[-1].plan, None)
+    assert bundle.choose_plan(fast=True) == (bundle.fast.plan, bundle.fast.solver)
     with pytest.raises(InputError, match="one of them"):
-        choose_plan(bundle, plan="blend(2, 0.4)", fast=True)
+        bundle.choose_plan(plan="blend(2, 0.4)", fast=True)
     with pytest.raises(InputError, match="this bundle has no fast plan"):
-        choose_plan(replace(bundle, fast=None), fast=True)
+        replace(bundle, fast=None).choose_plan(fast=True)
 
 
 def test_pieces_with_a_record_are_not_done_again(job, tmp_path):

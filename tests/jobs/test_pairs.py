@@ -12,7 +12,6 @@ from leapfactual.jobs.pairs import (
     all_pairs,
     augmentation_pairs,
     choose_pairs,
-    find_class,
     find_sources,
     random_pairs,
     random_targets,
@@ -25,12 +24,6 @@ from leapfactual.jobs.pairs import (
 @pytest.fixture(scope="module")
 def inputs(shipped, folder):
     return Inputs(shipped.bundle, shipped.classifier, open_images(folder))
-
-
-def test_classes_are_found_by_name_with_a_suggestion():
-    assert find_class("spiral", ("edge-on", "spiral")) == 1
-    with pytest.raises(InputError, match="`sprial` is none of the classes. Did you mean `spiral`"):
-        find_class("sprial", ("edge-on", "spiral"))
 
 
 def test_sources_are_the_classes_of_reconstructions(inputs, shipped):

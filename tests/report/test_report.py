@@ -5,6 +5,7 @@ import html
 import io
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -210,13 +211,14 @@ def test_it_plots_tabulates_and_reports_itself(explained, tmp_path):
     explained.plot(rows=[0, 2]).savefig(tmp_path / "figure.png")
     with Image.open(tmp_path / "figure.png") as image:
         assert image.width > 100
+    named = replace(explained, classes=tuple(f"digit {k}" for k in range(10)))
+    assert named.plot([0]).axes[0].get_title() == f"digit {explained.source[0]} →\ndigit 3"
     frame = explained.to_frame()
-    assert frame["target"].tolist() == [3, 1, 4, 1, 5, 9]
+    assert frame["target"].tolist() == ["3", "1", "4", "1", "5", "9"]
     assert frame["L1"].iloc[0] == pytest.approx(
         (explained.counterfactual - explained.reconstruction)[0].abs().mean().item()
     )
-    names, classes = ["</script><b>"] * 6, [f"digit {k}" for k in range(10)]
-    explained.report(tmp_path / "page.html", names=names, classes=classes, reliable=explained)
+    named.report(tmp_path / "page.html", names=["</script><b>"] * 6, reliable=named)
     page = (tmp_path / "page.html").read_text()
     assert f'"reason":"digit {explained.source[0]} became digit 3 after ' in page
     assert "</script><b>" not in page

@@ -157,7 +157,14 @@ def explain(
     album = Album(gan)
     explainers = {
         name: LeapFactual(
-            album, classifier, flow, plan, keep_path=True, accelerate=False, mask=mask
+            album,
+            classifier,
+            flow,
+            plan,
+            keep_path=True,
+            accelerate=False,
+            mask=mask,
+            classes=CLASSES,
         )
         for name, plan in PLANS.items()
     }
@@ -318,7 +325,6 @@ def write_cards(
     made = cards(
         near,
         names=names,
-        classes=CLASSES,
         typicality=typical[0],
         reliable=far,
         reliable_typicality=typical[1],
