@@ -78,9 +78,10 @@ class HeldOut:
         self.generator, self.classifier, self.flow = generator, classifier, flow
         self.x, self.oracle = x, oracle
         with torch.no_grad():
-            self.reconstruction = torch.cat(
-                [in_halves(self._reconstruct, part) for part in torch.split(x, BATCH_SIZE)]
-            )
+            parts = [in_halves(generator.encode, part) for part in torch.split(x, BATCH_SIZE)]
+            self.z = torch.cat(parts)
+            parts = [in_halves(generator.decode, part) for part in torch.split(self.z, BATCH_SIZE)]
+            self.reconstruction = torch.cat(parts)
         self.source = labels_of(classifier, self.reconstruction)
         seen = (~flow.quantiles.isnan().all(1)).nonzero()[:, 0].tolist()
         among = seen if 1 < len(seen) < flow.classes else None
@@ -98,9 +99,6 @@ class HeldOut:
             parts.append(labels_of(self.oracle, self.x))
         return fingerprint(repr(self.flow.solver), *parts)
 
-    def _reconstruct(self, x: Tensor) -> Tensor:
-        return self.generator.decode(self.generator.encode(x))
-
     @property
     def rounds(self) -> tuple[int, ...]:
         """How many images a plan has walked when it may be given up, and all of them."""
@@ -112,7 +110,7 @@ class HeldOut:
         if n >= len(self.x):
             return self
         part = copy.copy(self)
-        for name in ("x", "reconstruction", "source", "target"):
+        for name in ("x", "z", "reconstruction", "source", "target"):
             setattr(part, name, getattr(self, name)[:n])
         return part
 
@@ -170,7 +168,7 @@ class HeldOut:
 
     def _walk(self, explainer: LeapFactual, rows: slice, typical: bool) -> Values:
         x, target = self.x[rows], self.target[rows]
-        e = explainer.explain(x, target)
+        e = explainer.explain(x, target, self.z[rows])
         values = {"validity": e.valid, "L1": l1(e), "queries": e.queries}
         if self.distance is not None:
             values["distance"] = self.distance(e.counterfactual, x)
