@@ -404,7 +404,7 @@ def study_photographs(
 ) -> None:
     """Photographs: a VAE and a WAE against the spatial autoencoder that fit takes by itself.
 
-    Trains bundles with `fit`, explains test photographs, asks an independent judge, and writes
+    Trains bundles with `fit`, explains test photographs, asks an independent oracle, and writes
     tables and figures. With a share of the labels below 1 the classifier is weak, and is trained
     anew with its counterfactuals. For a GPU. Every run is kept as it ends; several sets can be
     studied into one folder, and several processes can share the seeds. Fetches faces and weights

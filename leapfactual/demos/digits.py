@@ -79,15 +79,15 @@ def write_cards(
     typical = [
         typicality(bundle.generator, bundle.flow, e.counterfactual, e.target) for e in (near, far)
     ]
-    judged = [shipped.oracle(e.counterfactual).argmax(1) for e in (near, far)]
+    answers = [shipped.oracle(e.counterfactual).argmax(1) for e in (near, far)]
     made = cards(
         near,
         names=[f"test digit {n}" for n in chosen.tolist()],
         typicality=typical[0],
-        oracle=judged[0],
+        oracle=answers[0],
         reliable=far,
         reliable_typicality=typical[1],
-        reliable_oracle=judged[1],
+        reliable_oracle=answers[1],
         generator=bundle.generator,
     )
     write_page(

@@ -33,8 +33,8 @@ from ..types import Classifier, Generator, no_op
 from . import rows, spatial
 from .consistency import GOOD_AGREEMENT, MIN_AGREEMENT, Agreement, agreement
 from .held_out import HeldOut, labels_of, relative
-from .judge import fit_judge, train_second_opinion
 from .labels import NearestNeighbors, Votes
+from .oracle import choose_oracle, fit_oracle
 from .plans import PlanSearch
 from .progress import OnProgress, duration
 from .queries import PROBES, Queries, answers_file
@@ -103,7 +103,7 @@ def fit_bundle(
 
     Arguments:
         images: The set.
-        classifier: The classifier to explain; or votes of people, whose judgement the flow then
+        classifier: The classifier to explain; or votes of people, whose opinion the flow then
             carries. A kNN surrogate chooses the plan, see :mod:`leapfactual.jobs.labels`.
         folder: Where the bundle goes. Beside it, until it is done, stands ``NAME.fit`` with the
             parts that are trained.
@@ -144,7 +144,7 @@ def fit_bundle(
         flow, record, p = kind.train_flow(run, labelled, generator, model, classes)
     if is_spatial and oracle is None:
         with run.stage("oracle"):
-            oracle = train_second_opinion(run, labelled, p, model, test)
+            oracle = choose_oracle(run, labelled, p, model, test)
     with run.stage("plan"):
         search = kind.search(run, _hold_out(run, generator, model, flow, test, oracle))
     with run.stage("bundle"):
@@ -319,7 +319,7 @@ def _surrogate(
     p = classifier.p[voted].to(train.device)
     labelled = Part(train.images, voted, train.device, p)
     if isinstance(generator, SpatialAutoencoder):
-        return labelled, fit_judge(run, labelled, p, "surrogate", run.recipe.seed)
+        return labelled, fit_oracle(run, labelled, p, "surrogate", run.recipe.seed)
     z = torch.cat([generator.encode(x) for x in labelled.batches(BATCH_SIZE)])
     return labelled, NearestNeighbors(generator, z, p)
 

@@ -73,7 +73,7 @@ MAX_DISTANCE, MAX_RELATIVE_DISTANCE = 0.25, 1.5
 ENOUGH_AGREEMENT = 0.98
 # Keeping the input's pixels may cost this much validity and agreement, or one image, but no more:
 # it is chance. On leaves of 128 × 128 it made reliable counterfactuals nearer by 4 %, and an
-# independent judge agreed with 82 % of them instead of 90 %.
+# independent oracle agreed with 82 % of them instead of 90 %.
 TOLERANCE = 0.01
 # Images that plans are rated on, at least; on 64, one image is a difference of 1.6 %. How long it
 # takes is found out with these, and with fewer.

@@ -1,7 +1,7 @@
 """Labels that people gave, instead of a classifier that can be queried.
 
 Training a flow needs one label for each image: votes will do, and then the flow carries the
-judgement of those who voted. Choosing a plan needs queries about new images; there a *kNN
+opinion of those who voted. Choosing a plan needs queries about new images; there a *kNN
 surrogate* answers, with the votes on the images that are nearest in latent space.
 """
 

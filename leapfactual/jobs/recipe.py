@@ -30,7 +30,7 @@ GENERATORS = ("auto", "vae", "wae", "spatial")
 # plans takes a smaller share there, and the autoencoder a larger one: a brittle classifier sees
 # diseases in what 90 seconds leave rough of a healthy leaf.
 GPU_MINUTES, CPU_MINUTES = 8.0, 45.0
-TRY_SHARE, JUDGE_SHARE, FLOW_SHARE = 0.05, 0.04, 0.34
+TRY_SHARE, ORACLE_SHARE, FLOW_SHARE = 0.05, 0.04, 0.34
 GPU_AUTOENCODER_SHARE, CPU_AUTOENCODER_SHARE = 0.44, 0.34
 GPU_PLAN_SHARE, CPU_PLAN_SHARE = 0.1, 0.2
 # What is searched for plans without --minutes, as a share of the whole, and at least.

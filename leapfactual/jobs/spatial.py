@@ -34,7 +34,7 @@ from .recipe import (
     BATCH_SIZE,
     CPU_PLAN_SHARE,
     GPU_PLAN_SHARE,
-    JUDGE_SHARE,
+    ORACLE_SHARE,
     TRY_SHARE,
     Part,
     Run,
@@ -55,7 +55,7 @@ AUTOENCODER_RATE, FLOW_RATE = 5.7e-4, 5e-4
 MIN_STEPS = 2000
 PERCEPTUAL_WEIGHT, ADVERSARIAL_WEIGHT = 0.2, 0.01
 # A field that sees a few thousand latents hundreds of times learns them by heart: on leaves, 380
-# passes with a dropout of .15 came to counterfactuals that an independent judge agreed with as
+# passes with a dropout of .15 came to counterfactuals that an independent oracle agreed with as
 # often (.90) at a distance of 30 % of that between random leaves, 70 passes over leaves turned in
 # eight ways with a dropout of .3 at 24 %. On a CPU, with its few passes, .15 was tried.
 GPU_DROPOUT, CPU_DROPOUT, MAX_PASSES = 0.3, 0.15, 150
@@ -174,7 +174,7 @@ class Trainer:
         model.initialize(self.train[rows.long()])
         log(
             f"Training a spatial autoencoder of {' × '.join(map(str, model.latent_shape))} "
-            f"numbers for {epochs} epochs; its sharpness is judged by {name}."
+            f"numbers for {epochs} epochs; sharpness is measured by {name}."
         )
         run(
             model,
@@ -332,7 +332,7 @@ def expected_seconds(run: Run) -> dict[str, float]:
     shares = {
         "generator": tried + run.autoencoder_seconds / run.budget.seconds,
         "flow": 0.0,
-        "oracle": JUDGE_SHARE,
+        "oracle": ORACLE_SHARE,
         "plan": GPU_PLAN_SHARE if run.on_gpu else CPU_PLAN_SHARE,
     }
     shares["flow"] = 1 - sum(shares.values())
@@ -341,7 +341,7 @@ def expected_seconds(run: Run) -> dict[str, float]:
 
 def _flow_seconds(run: Run) -> float:
     """Returns what is left of the budget, less what comes behind the flow."""
-    behind = JUDGE_SHARE + (GPU_PLAN_SHARE if run.on_gpu else CPU_PLAN_SHARE)
+    behind = ORACLE_SHARE + (GPU_PLAN_SHARE if run.on_gpu else CPU_PLAN_SHARE)
     return max(run.budget.left - behind * run.budget.seconds, MIN_FLOW_SHARE * run.budget.seconds)
 
 

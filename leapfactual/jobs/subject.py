@@ -77,7 +77,7 @@ def open_subject(
     """
     if (classifier is None) == (votes is None):
         raise InputError(
-            "say whose judgement to explain: --classifier NAME, or --votes FILE.csv for people's."
+            "say whose answers to explain: --classifier NAME, or --votes FILE.csv for people's."
         )
     images = open_sources(paths, size=size, channels=channels)
     names = tuple(classes or images.classes)

@@ -110,7 +110,7 @@ def fit(
         perceptual_weight: The weight of the perceptual term.
         adversarial_weight: The weight of the critic's term; 0 for none.
         adversarial_from: The share of the epochs after which the critic joins, from 0 to 1. Before
-            there is something to judge it would only disturb.
+            there is something to criticize it would only disturb.
         augment: Augments a batch of images before it is used, drawing from the epoch's generator.
         precision: ``float32``, or ``bfloat16`` for mixed precision on a GPU.
         seed: The seed of everything random, the model's initial weights excepted.

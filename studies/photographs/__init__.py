@@ -2,8 +2,8 @@
 
 Three kinds of photographs are explained with three generators: the latents of a VAE and of a WAE
 are rows of numbers, those of a spatial autoencoder are maps. Everything is trained by
-:func:`leapfactual.jobs.fit.fit_bundle`, with its defaults; a judge that had no part in it says
-whether counterfactuals convince.
+:func:`leapfactual.jobs.fit.fit_bundle`, with its defaults; an independent oracle, which had no
+part in it, says whether counterfactuals convince.
 
 =============  ====================================================================================
 leaves         a folder with ``train`` and ``test``; diseases are spots of a few pixels

@@ -26,13 +26,13 @@ def draw(bundle: Bundle, subject: Subject, walks: Walks, meter: Meter, out: Path
     """Draws the first twelve, and the twelve whose reliable counterfactual went worst.
 
     Worst are first those that the classifier does not give to the target, then those that the
-    judge does not, each by falling distance.
+    oracle does not, each by falling distance.
     """
     reliable = walks.found["reliable"]
     first = torch.arange(min(SHOWN, len(walks.x)))
     draw_rows(bundle, subject, walks, first, out / "unchosen.jpg")
     distance = perceptual(meter.lpips, "x").function(reliable)
-    disputed = subject.judge(reliable.counterfactual).argmax(1) != reliable.target
+    disputed = subject.oracle(reliable.counterfactual).argmax(1) != reliable.target
     badness = distance + 10.0 * disputed + 100.0 * ~reliable.valid
     worst = badness.argsort(descending=True)[:SHOWN]
     draw_rows(bundle, subject, walks, worst, out / "worst.jpg")

@@ -5,7 +5,7 @@ target counts as its true class. New classifiers learn from both. All of them ta
 a control with nothing added too, so that what it leads by is due to what was added.
 
 A counterfactual is *agreed* with if further weak classifiers give it the target class, which needs
-no more labels. It is *right* if the judge does, who learnt from all: what a perfect filter would
+no more labels. It is *right* if the oracle does, who learnt from all: what a perfect filter would
 give.
 
 Most classes are those that an image is not, so that counterfactuals make rare classes as frequent
@@ -68,7 +68,7 @@ def measure_retraining(
     steps = round(schooling.steps * (1 + most / len(x)))
     scores = {
         "weak": evaluate(subject.classifier, tested, truth, rare),
-        "strong": evaluate(subject.judge, tested, truth, rare),
+        "strong": evaluate(subject.oracle, tested, truth, rare),
     }
     for n, (name, (some, keep, half)) in enumerate(arms.items()):
         images, classes = torch.cat([x, some.x[keep]]), torch.cat([y, some.target[keep]])
@@ -126,5 +126,5 @@ def _filter(subject: Subject, e: Explanation) -> Counterfactuals:
     agreed = e.valid
     for classifier in subject.filters:
         agreed = agreed & (classifier(e.counterfactual).argmax(1) == e.target)
-    right = subject.judge(e.counterfactual).argmax(1) == e.target
+    right = subject.oracle(e.counterfactual).argmax(1) == e.target
     return Counterfactuals(e.counterfactual, e.target, e.valid, e.valid, agreed, right)

@@ -1,4 +1,4 @@
-"""What is explained: photographs, the classifier that is asked, and a judge independent of it."""
+"""What is explained: photographs, the classifier that is asked, and an independent oracle."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Subject:
         test: Those to explain.
         classes: What the classes are called.
         classifier: The classifier to explain.
-        judge: A classifier that is independent of it.
+        oracle: A second, independent classifier.
         rows: The training images whose labels the classifier learnt from; None for all.
         filters: Further classifiers that learnt from these rows.
         reference: The class that images of all others are taken to, and its own from.
@@ -58,7 +58,7 @@ class Subject:
     test: Images
     classes: tuple[str, ...]
     classifier: Classifier
-    judge: Classifier
+    oracle: Classifier
     rows: Tensor | None = None
     filters: tuple[Classifier, ...] = ()
     reference: int | None = None
@@ -173,7 +173,7 @@ class Schooling:
     """How classifiers of a folder are trained.
 
     Arguments:
-        share: The share of the labels that the explained classifier learns from; the judge learns
+        share: The share of the labels that the explained classifier learns from; the oracle learns
             from all of them.
         steps: How many steps of 128 images.
         width: The channels of the first layer of a network.
@@ -215,8 +215,8 @@ def folder(
     """Returns the photographs of class folders, and networks trained on their labels.
 
     The classifier is a small residual network; with a share of the labels only, it is of the
-    judge's make, since a weak one is to be told from a strong one by what it learnt from. The
-    judge is a VGG16 with batch norm.
+    oracle's make, since a weak one is to be told from a strong one by what it learnt from. The
+    oracle is a VGG16 with batch norm.
 
     Arguments:
         path: A folder with ``train`` and ``test``, each of class folders; or class folders, or a
@@ -241,7 +241,7 @@ def folder(
     weak = schooling.share < 1
     if weak:
         some = split(train.labels, 1 - schooling.share, seed, classes)[0]
-    rows = {"classifier": some, "judge": torch.arange(len(y))}
+    rows = {"classifier": some, "oracle": torch.arange(len(y))}
     rows |= {f"filter {n}": some for n in range(FILTERS * weak)}
     networks = {
         name: ResNet(x.shape[1], len(classes), schooling.width)
@@ -281,7 +281,7 @@ def folder(
         test,
         classes,
         answers["classifier"],
-        answers["judge"],
+        answers["oracle"],
         rows=some if weak else None,
         filters=tuple(a for name, a in answers.items() if name.startswith("filter")),
         reference=None if reference is None else classes.index(reference),

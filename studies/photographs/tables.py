@@ -97,7 +97,7 @@ def measure(bundle: Bundle, subject: Subject, walks: Walks, meter: Meter) -> dic
     random = _between_random(walks, meter)
     numbers = {"photographs | random pairs | LPIPS to input": random}
     reconstruction = _reconstruct(bundle.generator, x)
-    for name, classifier in (("classifier", subject.classifier), ("judge", subject.judge)):
+    for name, classifier in (("classifier", subject.classifier), ("oracle", subject.oracle)):
         same = agreement(x, bundle.generator, classifier).overall
         numbers[f"reconstructions | all | same class for the {name}"] = same
     still = replace(walks.found["plain"], counterfactual=reconstruction)
@@ -110,7 +110,7 @@ def measure(bundle: Bundle, subject: Subject, walks: Walks, meter: Meter) -> dic
         metrics = [
             METRICS["ACC"],
             METRICS["validity"],
-            oracle_validity(subject.judge, "judge", BATCH_SIZE),
+            oracle_validity(subject.oracle, "oracle", BATCH_SIZE),
             *subject.metrics,
             *(METRICS[name] for name in ("L1 to input", "leaps", "queries", "nfe")),
         ]
@@ -136,7 +136,7 @@ def measure_pixels(
             key = f"own pixels, {way} | {'kept' if keeps else 'not kept'}"
             metrics: Sequence[Metric] = (
                 METRICS["validity"],
-                oracle_validity(subject.judge, "judge", BATCH_SIZE),
+                oracle_validity(subject.oracle, "oracle", BATCH_SIZE),
                 METRICS["SSIM to input"],
                 perceptual(meter.lpips, "x"),
             )
@@ -159,7 +159,7 @@ def measure_leaps(
         if isinstance(stage, Tightening | Focus):
             break
         arriving.append(stage)
-    metrics = (METRICS["ACC"], oracle_validity(subject.judge, "judge", BATCH_SIZE))
+    metrics = (METRICS["ACC"], oracle_validity(subject.oracle, "oracle", BATCH_SIZE))
     numbers: dict[str, float] = {}
     for tail in TAILS:
         explainer = bundle.explainer(subject.classifier, plan=[*arriving, *tail], force=True)

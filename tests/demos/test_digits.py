@@ -34,8 +34,8 @@ def test_the_page_has_an_oracle_plans_and_counts(tmp_path, monkeypatch):
         ["validity", "4 of 4", "3 of 4"],
         ["mean L1", "0.0512", "0.07"],
     ]
-    judged = [shipped.oracle(e.counterfactual).argmax(1).tolist() for e in (near, far)]
+    answers = [shipped.oracle(e.counterfactual).argmax(1).tolist() for e in (near, far)]
     for card in data["cards"]:
         row = int(card["name"].removeprefix("test digit "))
-        assert [card["oracle"], card["reliable"]["oracle"]] == [found[row] for found in judged]
+        assert [card["oracle"], card["reliable"]["oracle"]] == [found[row] for found in answers]
         assert "class" not in card["reason"]

@@ -1,4 +1,4 @@
-"""The second opinion on who smiles, against NumPy and, where they are at hand, the originals."""
+"""The oracle on who smiles, against NumPy and, where they are at hand, the originals."""
 
 import zipfile
 

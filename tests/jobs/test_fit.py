@@ -12,7 +12,7 @@ import leapfactual as lf
 from leapfactual.data import Table
 from leapfactual.errors import InputError
 from leapfactual.generators import Identity, SpatialAutoencoder
-from leapfactual.jobs import fit, guided_plans, judge, rows, spatial
+from leapfactual.jobs import fit, guided_plans, oracle, rows, spatial
 from leapfactual.jobs.consistency import Agreement
 from leapfactual.jobs.fit import PoorAgreement, fit_bundle
 from leapfactual.jobs.labels import Votes
@@ -202,8 +202,8 @@ def tiny(monkeypatch):
     monkeypatch.setattr(spatial, "AUTOENCODER_SIZES", (16,))
     monkeypatch.setattr(spatial, "FLOW_SIZES", (16,))
     monkeypatch.setattr(spatial, "seconds_per_step", lambda _: 0.2)
-    monkeypatch.setattr(judge, "seconds_per_step", lambda _: 0.05)
-    monkeypatch.setattr(judge, "WIDTHS", (8, 16, 16))
+    monkeypatch.setattr(oracle, "seconds_per_step", lambda _: 0.05)
+    monkeypatch.setattr(oracle, "WIDTHS", (8, 16, 16))
     monkeypatch.setattr(guided_plans, "FIRST_LEAPS", ((1, 0.6, 3.0), (2, 0.35, 3.0)))
     monkeypatch.setattr(guided_plans, "INJECTIONS", ((1, 0.3, 3.0, None), (1, 0.3, 3.0, 0.6)))
 
@@ -230,7 +230,7 @@ def test_from_photographs_to_a_bundle_that_turns_the_class(tiny, tmp_path):
     assert "Training a spatial autoencoder of 8 × 8 × 8 numbers for 30 epochs" in text
     assert "a small network learnt the classifier's answers" in text
     assert fitted.search.why in text
-    assert "training a judge" in steps
+    assert "training an oracle" in steps
     assert set(fitted.seconds) >= {"all", "generator", "flow", "oracle", "plan"}
     assert isinstance(bundle.generator, SpatialAutoencoder)
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
@@ -251,7 +251,7 @@ def test_an_interrupted_fit_of_photographs_resumes_to_the_same_weights(tiny, tmp
 
         return stop
 
-    for step in ("training the generator", "training the flow", "training a judge"):
+    for step in ("training the generator", "training the flow", "training an oracle"):
         with pytest.raises(KeyboardInterrupt):
             fit_squares(tmp_path / "one", images, on_progress=stop_at(step))
     one, two = (fit_squares(tmp_path / name, images)[1] for name in ("one", "two"))
@@ -262,15 +262,17 @@ def test_an_interrupted_fit_of_photographs_resumes_to_the_same_weights(tiny, tmp
 
 
 @pytest.mark.slow
-def test_photographs_with_an_oracle_need_no_judge(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(judge, "train_judge", lambda *_, **__: pytest.fail("a judge was trained"))
+def test_photographs_with_an_oracle_need_no_other(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        oracle, "train_oracle", lambda *_, **__: pytest.fail("an oracle was trained")
+    )
     asked = []
 
-    def oracle(x):
+    def given(x):
         asked.append(len(x))
         return colour(x)
 
-    _, bundle = fit_squares(tmp_path / "bundle", Squares(44), oracle=oracle)
+    _, bundle = fit_squares(tmp_path / "bundle", Squares(44), oracle=given)
     assert asked
     assert bundle.front[0].reliability == 0
 

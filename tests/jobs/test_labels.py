@@ -66,7 +66,7 @@ def test_the_surrogate_averages_votes_on_the_nearest_images():
     assert surrogate(torch.tensor([[-4.0, -4.0], [4.0, 4.0]])).argmax(1).tolist() == [0, 1]
 
 
-def test_a_bundle_carries_the_judgement_of_those_who_voted(digits, tmp_path, plan_grid):
+def test_a_bundle_carries_the_opinion_of_those_who_voted(digits, tmp_path, plan_grid):
     """They call every seven a one; the flow learns it from them."""
     labels = digits.labels.clone()
     labels[labels == 7] = 1

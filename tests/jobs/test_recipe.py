@@ -12,7 +12,7 @@ from leapfactual.jobs.recipe import (
     FLOW_SHARE,
     GPU_AUTOENCODER_SHARE,
     GPU_PLAN_SHARE,
-    JUDGE_SHARE,
+    ORACLE_SHARE,
     TRY_SHARE,
     Recipe,
     balance,
@@ -70,5 +70,5 @@ def test_epochs_remember_what_was_spent(tmp_path):
     [(GPU_AUTOENCODER_SHARE, GPU_PLAN_SHARE), (CPU_AUTOENCODER_SHARE, CPU_PLAN_SHARE)],
 )
 def test_shares_of_the_time_leave_a_flow_on_maps_no_less_than_one_on_rows(autoencoder, plans):
-    shares = TRY_SHARE, autoencoder, JUDGE_SHARE, plans
+    shares = TRY_SHARE, autoencoder, ORACLE_SHARE, plans
     assert 1 - sum(shares) >= FLOW_SHARE

@@ -125,7 +125,7 @@ def test_epochs_follow_from_the_time(trainer, monkeypatch):
     model, epochs = trainer.autoencoder(4000.0, said.append)
     assert seen["batch_size"] == 7, "two steps to an epoch at least"
     assert epochs == seen["epochs"] == 20, "forty steps"
-    assert "8 × 8 × 12 numbers for 20 epochs; its sharpness" in said[0]
+    assert "8 × 8 × 12 numbers for 20 epochs; sharpness is measured by" in said[0]
     assert not any(weight.requires_grad for weight in model.parameters())
     assert trainer.autoencoder(0.01, ignore)[1] == 20, "it was decided"
 
@@ -196,7 +196,7 @@ def test_a_flow_does_not_see_latents_so_often_that_it_knows_them_by_heart(
     assert flow.field.dropout == dropout
 
 
-def test_the_judge_learns_from_the_originals_in_their_order():
+def test_the_oracle_learns_from_the_originals_in_their_order():
     """Of every batch and its copies, rotated or mirrored, those are the first."""
     images = Squares(270, 8, 8)
     images.x = torch.rand(270, 3, 8, 8)
@@ -256,7 +256,7 @@ def test_votes_are_about_images_as_they_are_and_rotation_is_as_the_user_says():
 
 @pytest.mark.parametrize(("spent", "share"), [(0.39, 0.37), (0.2, 0.56), (0.9, 0.2)])
 def test_a_flow_gets_what_the_autoencoder_left(tmp_path, spent, share):
-    """On a CPU a fifth is for the choice of plans, and a judge takes its share."""
+    """On a CPU a fifth is for the choice of plans, and an oracle takes its share."""
     run = run_of(tmp_path, minutes=10.0)
     run.budget.started -= spent * run.budget.seconds
     assert spatial._flow_seconds(run) == pytest.approx(share * run.budget.seconds, rel=0.01)

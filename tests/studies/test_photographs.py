@@ -147,7 +147,7 @@ def test_networks_are_trained_once_and_read_again(folder, tmp_path, monkeypatch)
     monkeypatch.setattr(subjects, "train_classifier", lambda *_, **__: pytest.fail("trained"))
     again = open_folder(folder, cache)
     x = first.test[:]
-    for name in ("classifier", "judge"):
+    for name in ("classifier", "oracle"):
         assert torch.equal(getattr(first, name)(x), getattr(again, name)(x))
     assert first.rows is None
     assert first.classes == ("blue", "red")
@@ -198,7 +198,7 @@ def test_the_whole_study_at_a_small_size(folder, tmp_path, monkeypatch):
     def subject(seed):
         options = {"schooling": settings.schooling, "reference": "red", "seed": seed}
         opened = open_folder(folder, tmp_path / f"{seed}.safetensors", **options)
-        return replace(opened, classifier=color, judge=color, filters=(color,))
+        return replace(opened, classifier=color, oracle=color, filters=(color,))
 
     def run(**options):
         return photographs.run(
@@ -222,7 +222,7 @@ def test_the_whole_study_at_a_small_size(folder, tmp_path, monkeypatch):
             with Image.open(own / f"{kind}-0.figures" / f"{name}.jpg") as image:
                 assert image.width > 300
     found = {(r.setting.split(": ")[1], r.method, r.metric): r.mean for r in rows}
-    assert 0 <= found["counterfactuals", "spatial, reliable", "judge"] <= 1
+    assert 0 <= found["counterfactuals", "spatial, reliable", "oracle"] <= 1
     assert found["reconstructions", "spatial", "SSIM to input"] > 0.3
     assert found["own pixels, plain", "spatial, not kept", "ghosts"] == pytest.approx(0, abs=1e-4)
     assert found["retraining", "spatial, weak, longer", "lead in ACC"] == 0

@@ -1,9 +1,9 @@
-"""A second opinion for choosing reliable plans, where nobody brought an oracle.
+"""An oracle for choosing reliable plans, trained where none is given.
 
-A reliable counterfactual is one that an independent classifier agrees with. Where there is none, a
-small network of another make learns the classifier's own answers on the training images. It knows
-nothing that the classifier does not know, but does not share its blind spots: what only fools the
-one does not convince the other.
+A reliable counterfactual is one that an oracle agrees with. Where there is none, a small network
+of another make learns the classifier's own answers on the training images. It knows nothing that
+the classifier does not know, but does not share its blind spots: what only fools the one does not
+convince the other.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,17 +19,17 @@ from ..files import fingerprint
 from ..training.loop import Batch, Epoch, Loop
 from ..types import Classifier, no_op
 from .budget import TIMED_STEPS, seconds_per_step
-from .recipe import JUDGE_SHARE, Part, Run
+from .recipe import ORACLE_SHARE, Part, Run
 
 WIDTHS = (32, 64, 128, 128)
 BATCH_SIZE, MAX_STEPS = 64, 1500
-# A network that learns the classifier's answers any worse is no judge of it.
-MIN_JUDGE_AGREEMENT = 0.8
+# A network that learns the classifier's answers any worse is no oracle.
+MIN_ORACLE_AGREEMENT = 0.8
 # Photographs of one thing differ in brightness and contrast, which should not decide.
 JITTER = 0.1
 
 
-class Judge(nn.Module):
+class OracleNetwork(nn.Module):
     """Creates a plain convolutional network: batch norms, strided convolutions, no shortcuts.
 
     Batch norms make some hundred steps enough, in which one with group norms learnt nothing.
@@ -39,7 +39,7 @@ class Judge(nn.Module):
         classes: The number of classes K.
 
     Example:
-        >>> Judge(3, 4)(torch.zeros(2, 3, 64, 64)).shape
+        >>> OracleNetwork(3, 4)(torch.zeros(2, 3, 64, 64)).shape
         torch.Size([2, 4])
     """
 
@@ -58,7 +58,7 @@ class Judge(nn.Module):
         return out
 
 
-def train_judge(
+def train_oracle(
     images: Callable[[Tensor], Tensor],
     p: Tensor,
     shape: tuple[int, ...],
@@ -83,7 +83,7 @@ def train_judge(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = Judge(shape[0], p.shape[1]).to(p.device)
+        network = OracleNetwork(shape[0], p.shape[1]).to(p.device)
     loop = Loop(
         epochs=epochs,
         batch_size=BATCH_SIZE,
@@ -98,7 +98,7 @@ def train_judge(
     )
     y, rng = p.argmax(1), torch.Generator(p.device)
     weights = 1 / y.bincount(minlength=p.shape[1])[y].double()
-    state = loop.begin({"judge": network}, lambda: ({}, fingerprint(p)))
+    state = loop.begin({"oracle": network}, lambda: ({}, fingerprint(p)))
 
     def objective(x: Tensor, y: Tensor) -> Tensor:
         scale, shift = JITTER * torch.randn(
@@ -116,42 +116,42 @@ def train_judge(
     return from_logits(network.eval().requires_grad_(False))
 
 
-def train_second_opinion(
+def choose_oracle(
     run: Run, train: Part, p: Tensor, classifier: Classifier, test: Tensor
 ) -> Classifier:
-    """Trains a judge to choose a reliable plan with, or returns the classifier if it is poor."""
-    judge = fit_judge(run, train, p, "judge", run.recipe.seed + 1)
-    labels, judged = (in_halves(each, test).argmax(1) for each in (classifier, judge))
-    share = (labels == judged).double().mean().item()
-    good = share >= MIN_JUDGE_AGREEMENT
+    """Trains an oracle to choose a reliable plan with, or returns the classifier if it is poor."""
+    oracle = fit_oracle(run, train, p, "oracle", run.recipe.seed + 1)
+    labels, others = (in_halves(each, test).argmax(1) for each in (classifier, oracle))
+    share = (labels == others).double().mean().item()
+    good = share >= MIN_ORACLE_AGREEMENT
     run.log(
-        "There is no oracle, so a small network learnt the classifier's answers to judge with: "
-        f"they agree on {share:.1%} of {len(test)} held out"
-        + ("." if good else ", too few, so the classifier is its own judge.")
+        "No oracle was given, so a small network learnt the classifier's answers to be one: they "
+        f"agree on {share:.1%} of {len(test)} held out"
+        + ("." if good else ", too few, so the classifier is its own oracle.")
     )
-    return judge if good else classifier
+    return oracle if good else classifier
 
 
-def fit_judge(run: Run, train: Part, p: Tensor, name: str, seed: int) -> Classifier:
-    """Trains a judge on images and answers, as long as its share of the budget allows."""
+def fit_oracle(run: Run, train: Part, p: Tensor, name: str, seed: int) -> Classifier:
+    """Trains an oracle on images and answers, as long as its share of the budget allows."""
     shape = tuple(train.images.shape)
     rows = torch.arange(TIMED_STEPS * BATCH_SIZE) % len(train)
     sample = train[rows]
 
     def timed(epochs: int, on_epoch: Callable[[Epoch], object]) -> object:
-        return train_judge(sample.__getitem__, p[rows], shape, epochs=epochs, on_epoch=on_epoch)
+        return train_oracle(sample.__getitem__, p[rows], shape, epochs=epochs, on_epoch=on_epoch)
 
     def choose() -> int:
-        steps = min(MAX_STEPS, JUDGE_SHARE * run.budget.seconds / seconds_per_step(timed))
+        steps = min(MAX_STEPS, ORACLE_SHARE * run.budget.seconds / seconds_per_step(timed))
         return max(2, round(steps * BATCH_SIZE / len(train)))
 
     epochs = run.budget.decide(name, choose)
-    return train_judge(
+    return train_oracle(
         train.__getitem__,
         p,
         shape,
         epochs=epochs,
         seed=seed,
         checkpoint=run.checkpoint(name, epochs),
-        **run.training("training a judge"),
+        **run.training("training an oracle"),
     )
