@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import leapfactual as lf
+from leapfactual.data import packages
 from leapfactual.report import tables
 
 ROOT = Path(__file__).parent.parent
@@ -183,6 +184,14 @@ def test_commands_on_the_pages_have_their_options():
             used = set(re.findall(r"(?<=\s)--[a-z][a-z-]*", line))
             known = options[max(names, key=len, default="")] | {"--install-completion"}
             assert used <= known, f"{page.name}: leapfactual {line}"
+
+
+def test_data_sets_on_the_pages_are_listed():
+    named = set()
+    for page in (*PAGES, NOTEBOOK, *ROOT.glob("leapfactual/**/*.py")):
+        found = re.findall(r"leapfactual data\s+(?:get|export)\s+([a-z][\w-]+)", page.read_text())
+        named |= set(found)
+    assert {"mnist", "wine", "lpips-alexnet", "efficientnet-lite0"} <= named <= set(packages.CARDS)
 
 
 def test_public_names_are_few_and_useful_to_print():

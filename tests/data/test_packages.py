@@ -100,6 +100,15 @@ def test_unknown_names_and_missing_files_are_named(little):
         packages.files("little")
 
 
+def test_what_an_installed_package_gives_is_not_fetched(monkeypatch):
+    assert packages.present("wine"), "scikit-learn is installed"
+    with pytest.raises(InputError, match=r"Run `leapfactual data export wine wine\.csv`"):
+        packages.get("wine")
+    card = dataclasses.replace(packages.CARDS["wine"], package="not-installed")
+    monkeypatch.setitem(packages.CARDS, "wine", card)
+    assert not packages.present("wine")
+
+
 def test_only_arrays_are_read_from_pickles():
     arrays = (np.arange(3), {"a": np.zeros((2, 2), dtype=np.float32)})
     found = read_arrays(pickle.dumps(arrays, protocol=4))
