@@ -1,4 +1,8 @@
-"""Optional dependencies: imported where they are used, and named by their extra where missing."""
+"""Optional dependencies: imported where they are used, and named by their extra where missing.
+
+What is asked for by name and cannot be had is an error. What is one part of a command's output
+among others is left out, and :func:`left_out` is the line that says so.
+"""
 
 import importlib
 from typing import Any
@@ -29,3 +33,17 @@ def require(module: str, *, extra: str, subject: str, package: str = "", remedy:
             f"{subject} {name}, which is not installed. "
             f"Run `pip install 'leapfactual[{extra}]'`{instead}."
         ) from error
+
+
+def left_out(what: str, extra: str) -> str:
+    """Returns the line that says what a command left out, and what adds it.
+
+    Arguments:
+        what: What was left out, in the plural.
+        extra: The extra of this package that brings what it takes.
+
+    Example:
+        >>> left_out("Figures", "plot")
+        "Figures left out: pip install 'leapfactual[plot]' adds them."
+    """
+    return f"{what} left out: pip install 'leapfactual[{extra}]' adds them."

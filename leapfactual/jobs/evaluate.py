@@ -15,17 +15,20 @@ import torch
 from torch import Tensor
 
 from ..explanation import Explanation
+from ..extras import left_out
 from ..files import atomic, json_number, read_safetensors, write_safetensors
 from ..metrics import METRICS, Metric, Score, oracle_validity
 from ..metrics.standard import summarize
 from ..types import Classifier, no_op
 from .job import Job, Pieces, begin, typicality
 from .progress import OnProgress
+from .subject import Log
 
 # One number for each image and metric is kept, so a piece may be larger than one with paths.
 PAIRS_PER_PIECE = 256
 RECORD_FORMAT = "leapfactual pieces 1"
 FOR_IMAGES = ("PSNR", "SSIM")
+BY_TORCHMETRICS = ("AUC", "SSIM")
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +90,7 @@ def evaluate_all(
     *,
     oracle: Classifier | None = None,
     seed: int = 0,
+    log: Log = no_op,
     on_progress: OnProgress = no_op,
 ) -> Evaluation:
     """Explains every pair and measures it; writes ``evaluation.json`` and ``evaluation.md``.
@@ -96,10 +100,11 @@ def evaluate_all(
         out: The folder.
         oracle: A second, independent classifier, for the oracle validity.
         seed: The seed of the resampling that gives the error of AUC.
+        log: Called with a sentence about metrics that are left out.
         on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
     """
     out = Path(out)
-    metrics = _metrics(job, oracle)
+    metrics = _metrics(job, oracle, log)
     explainer = job.explainer()
     begin(out, {**job.to_json(), "kind": "evaluation", "oracle": oracle is not None})
     pieces = Pieces(job, out, PAIRS_PER_PIECE, ".safetensors")
@@ -119,11 +124,13 @@ def evaluate_all(
     return result
 
 
-def _metrics(job: Job, oracle: Classifier | None) -> list[Metric]:
+def _metrics(job: Job, oracle: Classifier | None, log: Log) -> list[Metric]:
     """Returns the metrics that can be had here: some need torchmetrics, some images."""
     chosen = [m for m in METRICS.values() if job.bundle.probes.ndim == 4 or _for_rows(m)]
     if find_spec("torchmetrics") is None:
-        chosen = [m for m in chosen if m.name != "AUC" and not m.name.startswith("SSIM")]
+        missing = [m for m in chosen if m.name.startswith(BY_TORCHMETRICS)]
+        chosen = [m for m in chosen if m not in missing]
+        log(left_out(f"Some metrics ({', '.join(m.name for m in missing)})", "metrics"))
     if job.has_typicality:
         flow, generator = job.bundle.flow, job.bundle.generator
         chosen.append(

@@ -6,6 +6,7 @@ Figures are matplotlib's, which is imported where it is used.
 import html
 import io
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,11 @@ def thumbnails(e: "Explanation", limit: int = MAX_THUMBNAILS) -> str:
 
 
 # -- with matplotlib --
+
+
+def can_draw() -> bool:
+    """Returns whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
 
 
 def require_matplotlib() -> None:

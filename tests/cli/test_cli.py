@@ -14,6 +14,7 @@ from leapfactual import cli
 from leapfactual.data import packages
 from leapfactual.demos import digits
 from leapfactual.errors import InputError, MissingData
+from leapfactual.report import figures
 
 run = CliRunner().invoke
 
@@ -31,6 +32,12 @@ def test_help_names_every_command():
         assert f"Example: leapfactual {name}" in run(cli.app, [name, "--help"]).output
     for name in (*commands, "data", "people"):
         assert f"\n  {name} " in result.output
+
+
+@pytest.mark.parametrize("group", [[], ["data"], ["people"]])
+def test_help_of_80_columns_cuts_no_summary_off(group):
+    result = run(cli.app, [*group, "--help"], terminal_width=80)
+    assert "..." not in result.output.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize("drawn", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -54,6 +61,19 @@ def test_demo_writes_what_it_says(tmp_path, monkeypatch, drawn):
     assert found["reliable counterfactual", "oracle"] > 0.9
     assert found["reliable counterfactual", "oracle"] > found["counterfactual", "oracle"]
     assert found["reliable counterfactual", "L1"] > found["counterfactual", "L1"]
+
+
+def test_without_matplotlib_the_demo_says_in_a_line_what_it_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "find_spec", lambda _: None)
+    monkeypatch.setattr(digits, "SHOWN", 2)
+    monkeypatch.setattr(digits, "PLANS", dict.fromkeys(digits.PLANS, (lf.blend(1, 0.5),)))
+    result = run(cli.app, ["demo", "--out", str(tmp_path / "demo")])
+    assert result.exit_code == 0, result.output
+    names = {p.name for p in (tmp_path / "demo").iterdir()}
+    assert names == {"index.html", "demo.json", "demo.md"}
+    assert "Beside it: demo.md and demo.json to read." in result.output
+    line = "Figures left out: pip install 'leapfactual[plot]' adds them."
+    assert line in result.output.splitlines()
 
 
 def test_a_demo_that_is_not_there_is_named():
@@ -117,8 +137,13 @@ def test_an_unknown_error_keeps_its_traceback(monkeypatch):
 
 def test_data_list_and_get(tmp_path, monkeypatch):
     monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path))
-    listed = run(cli.app, ["data", "list"], terminal_width=200)
-    assert "radio-galaxies" in listed.output
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = run(cli.app, ["data", "list"])
+    assert max(map(len, listed.output.splitlines())) <= 80
+    assert "…" not in listed.output
+    for card in packages.CARDS.values():
+        assert f" {card.name} " in listed.output
+        assert f" in {card.package} {card.version}" in listed.output
     with zipfile.ZipFile(tmp_path / "a.whl", "w") as file:
         file.writestr("pkg/a.bin", b"content")
     member = packages.Member("pkg/a.bin", hashlib.sha256(b"content").hexdigest())

@@ -74,3 +74,16 @@ def test_an_interrupted_evaluation_resumes(job, shipped, tmp_path, monkeypatch):
     assert {name: seen[-1][name] for name in kept} == kept
     whole = evaluate_all(job, tmp_path / "whole")
     assert result.scores["L1"].mean == whole.scores["L1"].mean
+
+
+def test_without_torchmetrics_it_says_in_a_line_what_it_left_out(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "find_spec", lambda _: None)
+    said = []
+    result = evaluate_all(job, tmp_path / "out", log=said.append)
+    (line,) = said
+    assert line == (
+        "Some metrics (AUC, SSIM, SSIM to input) left out: pip install 'leapfactual[metrics]' "
+        "adds them."
+    )
+    assert "PSNR" in result.scores
+    assert not {"AUC", "SSIM", "SSIM to input"} & set(result.scores)
