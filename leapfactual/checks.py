@@ -7,6 +7,7 @@ or tried out. Shapes are checked then, and values are not.
 import difflib
 import operator
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -24,6 +25,15 @@ MAX_DEPTH, MAX_BLOCKS, MAX_LEVELS = 256, 64, 16
 def shape(x: Tensor) -> str:
     """Writes a shape as people write it: ``(64, 1, 28, 28)``."""
     return f"({', '.join(map(str, x.shape))}{',' if x.ndim == 1 else ''})"
+
+
+def is_plain(x: object) -> TypeGuard[Tensor]:
+    """Tells whether a value is a tensor of real numbers that are all there, in memory."""
+    return (
+        isinstance(x, Tensor)
+        and x.layout == torch.strided
+        and not (x.is_meta or x.is_complex() or x.is_quantized)
+    )
 
 
 def capturing(x: Tensor) -> bool:
@@ -102,8 +112,8 @@ def one_row_each(out: Tensor, given: Tensor, what: str) -> None:
 
 def probabilities(p: Tensor, rows: int, classes: int, name: str = "p") -> None:
     """Checks that there is one row on the simplex for each of ``rows`` images."""
-    if not isinstance(p, Tensor) or not p.is_floating_point():
-        got = p.dtype if isinstance(p, Tensor) else type(p).__name__
+    if not is_plain(p) or not p.is_floating_point():
+        got = f"{p.dtype} ({p.layout}, {p.device})" if isinstance(p, Tensor) else type(p).__name__
         raise InputError(
             f"`{name}` must be floating-point probabilities of shape ({rows}, {classes}), got "
             f"{got}. For arrays use leapfactual.classifiers.from_probabilities, for labels "

@@ -15,7 +15,14 @@ from ..errors import InputError, MissingData
 from ..extras import require
 from ..types import Classifier
 from .preprocessing import Preprocessing
-from .wrap import NO_PREPROCESSING, check_classes, from_labels, from_probabilities, prepare
+from .wrap import (
+    NO_PREPROCESSING,
+    check_classes,
+    from_labels,
+    from_probabilities,
+    prepare,
+    to_tensor,
+)
 
 
 def from_sklearn(
@@ -95,7 +102,7 @@ def onnx_rows(
                 f"{array.shape} floats ({reason}). Declare the right Preprocessing, and export "
                 "with a dynamic batch size."
             ) from error
-        row = torch.from_numpy(np.asarray(out)).to(x.device)
+        row = to_tensor(out, x.device, str(path))
         if row.ndim != 2 or len(row) != len(x):
             raise InputError(
                 f"{path} must give one row for each of {len(x)} images, got {checks.shape(row)}."

@@ -21,7 +21,15 @@ from ..errors import InputError, MissingData
 from ..types import Classifier
 from .adapters import from_sklearn, onnx_rows
 from .preprocessing import Preprocessing
-from .wrap import NO_PREPROCESSING, from_labels, from_logits, prepare
+from .wrap import (
+    NO_PREPROCESSING,
+    describe,
+    from_labels,
+    from_logits,
+    from_probabilities,
+    prepare,
+    to_tensor,
+)
 
 OUTPUT_TYPES = ("labels", "names", "probabilities", "logits")
 # Narrower than the tolerance of probabilities elsewhere: logits must not pass for them by chance.
@@ -65,8 +73,9 @@ def open_classifier(
             f"`output_type` must be one of {', '.join(OUTPUT_TYPES)}, got {output_type!r}."
         )
     model: Any = spec
-    name = str(spec) if isinstance(spec, str | Path) else _name(spec)
-    if isinstance(spec, str | Path):
+    named = isinstance(spec, str | Path)
+    name = str(spec) if named else _name(spec)
+    if named:
         if name.lower().endswith(".onnx"):
             path = Path(name) if folder is None else folder / name
             model = onnx_rows(path, preprocessing)
@@ -88,7 +97,7 @@ def open_classifier(
         return model(prepare(x, preprocessing))
 
     first = query(example)
-    kind = output_type or _infer_output_type(first, len(example), name)
+    kind = output_type or _infer_output_type(first, example, name)
     if kind in ("labels", "names") and len(classes) < 2:
         raise InputError(
             f"`{name}` answers with {kind}, so the classes must be known. Name them: --classes "
@@ -97,15 +106,15 @@ def open_classifier(
     if kind == "names":
         return from_labels(_label_by_name(query, classes, name), len(classes))
     if kind == "labels":
-        return from_labels(lambda x: np.asarray(_array(query(x))).reshape(-1), len(classes))
+        return from_labels(lambda x: _read(query(x), x, name).reshape(-1), len(classes))
     as_tensor = isinstance(first, Tensor) and first.device == example.device
     if kind == "logits" and isinstance(model, nn.Module) and as_tensor:
         return from_logits(model, preprocessing)
-    if kind == "probabilities" and preprocessing is NO_PREPROCESSING and as_tensor:
+    if kind == "probabilities" and not named and preprocessing is NO_PREPROCESSING and as_tensor:
         return model  # type: ignore[no-any-return]
     if kind == "logits":
-        return from_logits(lambda x: torch.as_tensor(_array(query(x)), device=x.device))
-    return lambda x: torch.as_tensor(_array(query(x)), device=x.device).to(x.dtype)
+        return from_logits(lambda x: _read(query(x), x, name))
+    return from_probabilities(lambda x: _read(query(x), x, name).to(x.dtype))
 
 
 def _name(model: object) -> str:
@@ -163,32 +172,44 @@ def _load_module(path: Path) -> ModuleType:
     return module
 
 
-def _infer_output_type(answer: Any, n: int, spec: str) -> str:  # noqa: ANN401 - whatever the user's function gives
-    array = np.asarray(_array(answer))
-    if len(array) != n:
+def _infer_output_type(answer: Any, x: Tensor, spec: str) -> str:  # noqa: ANN401 - whatever the user's function gives
+    names = _are_names(answer)
+    y: Any = np.asarray(answer) if names else _read(answer, x, spec)
+    if len(y) != len(x):
         raise InputError(
-            f"`{spec}` must answer once for each image: {n} were given, {len(array)} came back."
+            f"`{spec}` must answer once for each image: {len(x)} were given, {len(y)} came back."
         )
-    if array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1):
-        if array.dtype.kind in "USO":
+    if y.ndim == 1 or (y.ndim == 2 and y.shape[1] == 1):
+        if names:
             return "names"
-        if array.dtype.kind in "iu":
-            return "labels"
+        if y.is_floating_point():
+            raise InputError(
+                f"`{spec}` answers with one number with a fraction for each image. Return labels "
+                "(whole numbers), or a row with a probability for each class."
+            )
+        return "labels"
+    if y.ndim != 2 or names or y.dtype == torch.bool:
         raise InputError(
-            f"`{spec}` answers with one number with a fraction for each image. Return labels "
-            "(whole numbers), or a row with a probability for each class."
+            f"`{spec}` must answer with labels (N,) or rows (N, K), got {describe(answer)}."
         )
-    if array.ndim != 2 or array.dtype.kind not in "fiu":
-        raise InputError(
-            f"`{spec}` must answer with labels (N,) or rows (N, K), got shape {array.shape} of "
-            f"{array.dtype}."
-        )
-    on_simplex = (array >= 0).all() and np.allclose(array.sum(1), 1, atol=SIMPLEX_ATOL)
+    rows = y.double()
+    on_simplex = (rows >= 0).all() and ((rows.sum(1) - 1).abs() <= SIMPLEX_ATOL).all()
     return "probabilities" if on_simplex else "logits"
 
 
-def _array(answer: Any) -> Any:  # noqa: ANN401 - whatever the user's function gives
-    return answer.detach().cpu().numpy() if isinstance(answer, Tensor) else np.asarray(answer)
+def _read(answer: Any, x: Tensor, spec: str) -> Tensor:  # noqa: ANN401 - as above
+    return to_tensor(answer, x.device, f"`{spec}`").detach()
+
+
+def _are_names(answer: Any) -> bool:  # noqa: ANN401 - as above
+    """Tells whether an answer is made of text."""
+    if isinstance(answer, Tensor):
+        return False
+    try:
+        array = np.asarray(answer)
+    except ValueError:  # lists of different lengths
+        return False
+    return array.ndim > 0 and all(isinstance(value, str | bytes) for value in array.flat)
 
 
 def _label_by_name(
@@ -197,7 +218,10 @@ def _label_by_name(
     known = {name: n for n, name in enumerate(classes)}
 
     def label(x: Tensor) -> list[int]:
-        names = [str(name) for name in np.asarray(_array(query(x))).reshape(-1)]
+        answer = query(x)
+        if not _are_names(answer):
+            answer = _read(answer, x, spec).tolist()
+        names = [str(name) for name in np.asarray(answer).reshape(-1)]
         unknown = sorted(set(names) - set(known))
         if unknown:
             raise InputError(

@@ -34,10 +34,9 @@ class Network:
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the probabilities ``(B, K)``."""
         logits = self.network(prepare(x, self.preprocessing))
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
-            got = checks.shape(logits) if isinstance(logits, Tensor) else type(logits).__name__
+        if not checks.is_plain(logits) or logits.ndim != 2 or len(logits) != len(x):
             raise InputError(
-                f"the network must give logits of shape ({len(x)}, K), got {got}. "
+                f"the network must give logits of shape ({len(x)}, K), got {describe(logits)}. "
                 "For a network with another output wrap it in a function that returns its logits."
             )
         check_classes(logits.shape[1], "the network")
@@ -84,7 +83,7 @@ def from_labels(
     checks.positive(classes, "classes")
 
     def classify(x: Tensor) -> Tensor:
-        y = _tensor(label(prepare(x, preprocessing)), x.device)
+        y = to_tensor(label(prepare(x, preprocessing)), x.device)
         y = y.long() if y.dtype in (torch.uint16, torch.uint32, torch.uint64) else y
         if y.shape != (len(x),) or y.is_floating_point() or y.dtype == torch.bool:
             raise InputError(
@@ -114,7 +113,7 @@ def from_probabilities(
     """
 
     def classify(x: Tensor) -> Tensor:
-        p = _tensor(function(prepare(x, preprocessing)), x.device)
+        p = to_tensor(function(prepare(x, preprocessing)), x.device)
         if p.ndim != 2:
             raise InputError(
                 f"the function must give rows of probabilities, ({len(x)}, K), got "
@@ -156,13 +155,58 @@ def check_classes(classes: int, who: str) -> None:
         )
 
 
-def _tensor(answer: Labels | Probabilities, device: torch.device) -> Tensor:
+def to_tensor(
+    answer: Labels | Probabilities, device: torch.device, who: str = "the classifier"
+) -> Tensor:
+    """Returns an answer as a plain tensor of real numbers, or says what it is instead.
+
+    Arguments:
+        answer: Whatever a user's function gave.
+        device: Where to put the tensor.
+        who: Who answered, for the error.
+    """
     try:
-        return torch.as_tensor(answer, device=device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"the classifier must answer with numbers, got {type(answer).__name__} ({error})."
-        ) from error
+        numbers = torch.as_tensor(answer, device=device)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise no_numbers(answer, who) from error
+    if not checks.is_plain(numbers) or numbers.ndim == 0:
+        raise no_numbers(answer, who)
+    return numbers
+
+
+def no_numbers(answer: object, who: str) -> InputError:
+    """Returns the error about an answer that is no array of real numbers."""
+    # What scikit-learn's classifiers become in ONNX, unless they are exported without it.
+    zip_map = isinstance(answer, list) and bool(answer) and isinstance(answer[0], dict)
+    remedy = " Of an ONNX model, leave out the ZipMap when it is exported." if zip_map else ""
+    return InputError(
+        f"{who} must answer with numbers, a label or a row for each image, got "
+        f"{describe(answer)}. Return an array (N,) of labels, or (N, K) of probabilities or "
+        f"logits.{remedy}"
+    )
+
+
+def describe(answer: object) -> str:
+    """Says in words what an answer is.
+
+    Example:
+        >>> [describe(answer) for answer in (None, 0.5, [{"cat": 0.9}], [[1, 0], [1]])]
+        ['None', 'one float', 'a list of dict', 'a list of lists of different lengths']
+    """
+    if answer is None:
+        return "None"
+    if isinstance(answer, Tensor):
+        place = "" if answer.layout == torch.strided else f" ({answer.layout})"
+        return f"a tensor of {answer.dtype} of shape {checks.shape(answer)}{place}"
+    if isinstance(answer, np.ndarray):
+        return f"an array of {answer.dtype} of shape {answer.shape}"
+    name = type(answer).__name__
+    if not isinstance(answer, list | tuple) or not answer:
+        return f"one {name}"
+    inner = answer[0]
+    if isinstance(inner, list | tuple) and len({len(row) for row in answer}) > 1:
+        return f"a {name} of lists of different lengths"
+    return f"a {name} of {type(inner).__name__}"
 
 
 def prepare(x: Tensor, preprocessing: Preprocessing) -> Tensor:

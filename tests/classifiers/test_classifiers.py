@@ -63,8 +63,8 @@ def test_arrays_of_probabilities():
 @pytest.mark.parametrize(
     ("classifier", "message"),
     [
-        (from_logits(lambda x: x[0]), r"logits of shape \(4, K\), got \(2,\)"),
-        (from_logits(lambda x: {"logits": x}), "got dict"),
+        (from_logits(lambda x: x[0]), r"logits of shape \(4, K\), got .* shape \(2,\)"),
+        (from_logits(lambda x: {"logits": x}), "got one dict"),
         (from_logits(lambda x: x[:, :1]), r"several classes, got 1.*torch.cat"),
         (from_labels(lambda x: [0] * 3, 2), r"one whole number per image, 4 here, got .* \(3,\)"),
         (from_labels(lambda x: [0.5] * 4, 2), r"got torch\.float32"),
@@ -73,8 +73,14 @@ def test_arrays_of_probabilities():
             "the label 2 is not a class: there are 2, 0 to 1",
         ),
         (from_labels(lambda x: [0, 1, -1, 0], 2), "the label -1 is not a class"),
-        (from_labels(lambda x: ["cat"] * 4, 2), "must answer with numbers, got list"),
-        (from_labels(lambda x: None, 2), "must answer with numbers, got NoneType"),
+        (from_labels(lambda x: ["cat"] * 4, 2), "must answer with numbers.*got a list of str"),
+        (from_labels(lambda x: None, 2), "must answer with numbers.*got None"),
+        (from_labels(lambda x: 1, 2), "got one int"),
+        (from_logits(lambda x: torch.eye(2)[[0] * 4].to_sparse()), "got .*sparse"),
+        (from_logits(lambda x: torch.ones(4, 2) * 1j), "got a tensor of torch.complex64"),
+        (from_probabilities(lambda x: [[1, 0], [1]] * 2), "got a list of lists of different"),
+        (from_probabilities(lambda x: [{"cat": 1.0}] * 4), "got a list of dict.*the ZipMap"),
+        (from_probabilities(lambda x: np.array([object()] * 4)), "got an array of object"),
         (
             from_probabilities(lambda x: np.zeros(4)),
             r"rows of probabilities, \(4, K\), got \(4,\)",
@@ -177,6 +183,24 @@ def test_onnx_weights_come_from_files_of_the_model_only(tmp_path, monkeypatch):
     for path in (tmp_path / "other.onnx", "other.onnx"):
         with pytest.raises(InputError, match=r"other.onnx is no ONNX model .*secret.txt"):
             from_onnx(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_onnx_model_that_ends_in_a_zip_map_is_named(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    helper, kinds = onnx.helper, onnx.TensorProto
+    numbers = helper.make_tensor_value_info("x", kinds.FLOAT, ["n", 2])
+    row = helper.make_map_type_proto(kinds.INT64, helper.make_tensor_type_proto(kinds.FLOAT, None))
+    rows = helper.make_value_info("rows", helper.make_sequence_type_proto(row))
+    node = helper.make_node(
+        "ZipMap", ["x"], ["rows"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]
+    )
+    opset = [helper.make_opsetid("ai.onnx.ml", 1), helper.make_opsetid("", 17)]
+    graph = helper.make_graph([node], "zip", [numbers], [rows])
+    model = helper.make_model(graph, opset_imports=opset, ir_version=9)
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(InputError, match=r"m.onnx must .* got a list of dict.*the ZipMap"):
+        from_onnx(tmp_path / "m.onnx")(X)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from leapfactual.classifiers import open_classifier, undo_stretch
+from leapfactual.classifiers.loading import OUTPUT_TYPES
 from leapfactual.errors import InputError
 from leapfactual.imaging import stretch
 
@@ -55,6 +56,26 @@ def strange(x):
     return ["cat"] * (len(x) - 1) + ["cow"]
 
 
+def nothing(x):
+    return None
+
+
+def ragged(x):
+    return [[1.0, 0.0], [1.0]] * (len(x) // 2)
+
+
+def dicts(x):
+    return [{"cat": 0.1, "dog": 0.9} for _ in x]
+
+
+def bfloats(x):
+    return torch.tensor([[0.25, 0.75]], dtype=torch.bfloat16).expand(len(x), 2)
+
+
+def words(x):
+    return np.array(["dog"] * len(x), dtype=object)
+
+
 number = 3
 """
 
@@ -67,7 +88,11 @@ def answers(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["labels", "arrays", "names", "probabilities", "logits", "estimator", "module"]
+    "name",
+    [
+        *("labels", "arrays", "names", "words", "probabilities", "bfloats", "logits"),
+        *("estimator", "module"),
+    ],
 )
 def test_the_first_answer_tells_what_a_classifier_returns(answers, name):
     classifier = open_classifier(f"answers.py:{name}", answers, ["cat", "dog"])
@@ -83,14 +108,26 @@ def test_the_first_answer_tells_what_a_classifier_returns(answers, name):
     ("name", "message"),
     [
         ("fractions", "one number with a fraction for each image"),
-        ("cubes", "must answer with labels .* got shape .4, 2, 2."),
+        ("cubes", "must answer with labels .* of shape .4, 2, 2."),
         ("too_few", "4 were given, 1 came back"),
+        ("nothing", "must answer with numbers, a label or a row for each image, got None"),
+        ("ragged", "got a list of lists of different lengths"),
+        ("dicts", "got a list of dict"),
         ("number", "must be a function of images, a torch module or .* got int"),
     ],
 )
 def test_answers_that_are_none_are_named(answers, name, message):
     with pytest.raises(InputError, match=message):
         open_classifier(f"answers.py:{name}", answers, ["cat", "dog"])
+
+
+@pytest.mark.parametrize("output_type", OUTPUT_TYPES)
+@pytest.mark.parametrize("name", ["nothing", "ragged", "dicts", "fractions"])
+def test_answers_of_another_kind_than_was_said_are_named(answers, name, output_type):
+    spec = f"answers.py:{name}"
+    classifier = open_classifier(spec, answers, ["cat", "dog"], output_type=output_type)
+    with pytest.raises(InputError, match="numbers|none of the classes|rows of|logits of|whole"):
+        classifier(answers)
 
 
 def test_names_that_are_no_classes_are_named(answers):
