@@ -18,8 +18,12 @@ from .types import Target
 # Wide enough for rows that a half-precision softmax gave.
 SIMPLEX_TOLERANCE = 1e-2
 SYNC_IS_ERROR = 2
+# What is computed in; other types, such as float8, are for storage.
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # More than any network of ours has. A file that declares more would be built for hours.
 MAX_DEPTH, MAX_BLOCKS, MAX_LEVELS = 256, 64, 16
+# What is counted at all; torch cannot make tensors of sizes far beyond that.
+MAX_COUNT = 2**40
 
 
 def shape(x: Tensor) -> str:
@@ -34,6 +38,11 @@ def is_plain(x: object) -> TypeGuard[Tensor]:
         and x.layout == torch.strided
         and not (x.is_meta or x.is_complex() or x.is_quantized)
     )
+
+
+def is_floating(x: object) -> TypeGuard[Tensor]:
+    """Tells whether a value is such a tensor, of a type that networks are computed in."""
+    return is_plain(x) and x.dtype in FLOATS
 
 
 def capturing(x: Tensor) -> bool:
@@ -57,6 +66,17 @@ def finite(x: Tensor, name: str) -> None:
         )
 
 
+def check_floating(x: Tensor, name: str = "x") -> None:
+    """Checks that a value is a tensor of floating-point numbers that can be computed with."""
+    if not is_floating(x):
+        got = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+        if isinstance(x, Tensor) and (x.is_meta or x.layout != torch.strided):
+            got += f", {x.layout} on {x.device}"
+        raise InputError(
+            f"`{name}` must be floating point, got {got}. For 8-bit images: x.float() / 255."
+        )
+
+
 def images(x: Tensor, name: str = "x") -> None:
     """Checks that ``x`` holds images ``(B, C, H, W)`` in [0, 1], or plain rows ``(B, D)``."""
     if not isinstance(x, Tensor):
@@ -70,10 +90,7 @@ def images(x: Tensor, name: str = "x") -> None:
             f"`{name}` must be images of shape (B, C, H, W) or rows of shape (B, D), got "
             f"{shape(x)}. A single image needs a batch dimension: x[None]."
         )
-    if not x.is_floating_point():
-        raise InputError(
-            f"`{name}` must be floating point, got {x.dtype}. For 8-bit images: x.float() / 255."
-        )
+    check_floating(x, name)
     if len(x) and not x.numel():
         raise InputError(f"`{name}` must hold images of at least one pixel, got {shape(x)}.")
     finite(x, name)
@@ -86,7 +103,7 @@ def images(x: Tensor, name: str = "x") -> None:
 
 def latents(z: Tensor, features: int, name: str = "z") -> None:
     """Checks for finite latents ``(B, D)`` of the flow's size."""
-    if not isinstance(z, Tensor) or z.ndim != 2 or not z.is_floating_point():
+    if not is_floating(z) or z.ndim != 2:
         got = f"{shape(z)} {z.dtype}" if isinstance(z, Tensor) else type(z).__name__
         raise InputError(
             f"`{name}` must be floating-point latents of shape (B, {features}), got {got}. "
@@ -112,7 +129,7 @@ def one_row_each(out: Tensor, given: Tensor, what: str) -> None:
 
 def probabilities(p: Tensor, rows: int, classes: int, name: str = "p") -> None:
     """Checks that there is one row on the simplex for each of ``rows`` images."""
-    if not is_plain(p) or not p.is_floating_point():
+    if not is_floating(p):
         got = f"{p.dtype} ({p.layout}, {p.device})" if isinstance(p, Tensor) else type(p).__name__
         raise InputError(
             f"`{name}` must be floating-point probabilities of shape ({rows}, {classes}), got "
@@ -230,9 +247,12 @@ def whole(value: object, name: str) -> int:
 
 def number(value: object, name: str) -> float:
     """Returns a number, of Python or of another library, or refuses it."""
-    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
-        raise InputError(f"`{name}` must be a number, got {value!r}.")
-    return float(value)
+    try:
+        if isinstance(value, bool | str):
+            raise TypeError
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise InputError(f"`{name}` must be a number, got {value!r}.") from error
 
 
 def levels(values: Sequence[object], name: str, example: str) -> tuple[int, ...]:
@@ -244,8 +264,8 @@ def levels(values: Sequence[object], name: str, example: str) -> tuple[int, ...]
     return tuple(positive(value, name) for value in values)
 
 
-def positive(value: object, name: str, most: int | None = None) -> int:
-    """Returns a whole number of at least 1, and at most ``most`` where it is given, or refuses it.
+def positive(value: object, name: str, most: int = MAX_COUNT) -> int:
+    """Returns a whole number from 1 to ``most``, or refuses it.
 
     Numbers that a file or a command line declares are bounded where a large one would run for
     days, or fill the memory.
@@ -254,7 +274,8 @@ def positive(value: object, name: str, most: int | None = None) -> int:
         number = whole(value, name)
     except InputError:
         number = 0
-    if number < 1 or (most is not None and number > most):
-        bounds = "of at least 1" if most is None else f"from 1 to {most:,}"
+    if not 1 <= number <= most:
+        open_ended = most == MAX_COUNT and number < 1
+        bounds = "of at least 1" if open_ended else f"from 1 to {most:,}"
         raise InputError(f"`{name}` must be a whole number {bounds}, got {value!r}.")
     return number

@@ -9,16 +9,20 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from .checks import FLOATS
 from .errors import InputError
 
 HALVED = "halved"
 MODULES_FORMAT = "leapfactual parts 1"
+# Deeper than anything that is written here, and far from where Python's own functions give up.
+MAX_NESTING = 32
 
 
 @contextmanager
@@ -128,7 +132,7 @@ def read_safetensors(
                     f"{path} must be a `{wanted}`, got `{metadata.get('format')}`. {remedy}"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            for name in json.loads(metadata.get(HALVED, "[]")):
+            for name in parse_json(metadata.get(HALVED, "[]")):
                 tensors[name] = tensors[name].float()
             return metadata, tensors
     except InputError:
@@ -137,9 +141,67 @@ def read_safetensors(
         raise InputError(f"{path} is no whole safetensors file ({error}). {remedy}") from error
 
 
+def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever it holds
+    """Reads JSON, and raises ValueError where it is none or nested too deep.
+
+    Example:
+        >>> parse_json('{"a": [1, 2]}')
+        {'a': [1, 2]}
+    """
+    too_deep = f"it is nested more than {MAX_NESTING} deep"
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(too_deep) from error
+    level = [content]
+    for _ in range(MAX_NESTING + 1):
+        groups = [v for v in level if isinstance(v, dict | list)]
+        if not groups:
+            return content
+        level = [
+            v for group in groups for v in (group.values() if isinstance(group, dict) else group)
+        ]
+    raise ValueError(too_deep)
+
+
 def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Returns the tensors whose names begin with ``prefix``, without it."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], assign: bool = False) -> None:
+    """Puts tensors into a network, or raises ValueError where it declares others.
+
+    Names, shapes and types are compared first. So a network that was built on the device ``meta``,
+    where it takes no memory, may declare any size.
+
+    Arguments:
+        module: The network.
+        tensors: Its parameters and buffers, by name.
+        assign: Whether the tensors take the place of the network's own, in their own precision.
+    """
+    declared = module.state_dict()
+    missing, foreign = declared.keys() - tensors.keys(), tensors.keys() - declared.keys()
+    for names, what in ((missing, "are missing"), (foreign, "are of another network")):
+        if names:
+            raise ValueError(f"{len(names)} tensors {what}, `{min(names)}` among them")
+    precision = None
+    for name, wanted in declared.items():
+        found = tensors[name]
+        if found.shape != wanted.shape:
+            raise ValueError(
+                f"`{name}` has the shape {tuple(found.shape)}, but the network that is described "
+                f"has {tuple(wanted.shape)} there"
+            )
+        if wanted.dtype in FLOATS:
+            precision = precision or found.dtype
+            allowed = [precision] if precision in FLOATS else list(FLOATS)
+        else:
+            allowed = [wanted.dtype]
+        if found.dtype not in allowed:
+            kinds = " or ".join(map(str, allowed))
+            raise ValueError(f"`{name}` holds {found.dtype}, expected {kinds}")
+    module.load_state_dict(tensors, assign=assign)
 
 
 def write_modules(modules: Mapping[str, nn.Module], path: Path, half: bool = False) -> None:
@@ -159,7 +221,12 @@ def read_modules(modules: Mapping[str, nn.Module], path: Path) -> list[str]:
     for name, module in modules.items():
         own = below(tensors, f"{name}/")
         if own:
-            module.load_state_dict(own)
+            try:
+                load_weights(module, own)
+            except ValueError as error:
+                raise InputError(
+                    f"{path} does not fit ({error}). Delete it to train anew."
+                ) from error
             module.eval().requires_grad_(False)
             done.append(name)
     return done

@@ -31,7 +31,7 @@ from .bases import BASES, Base, Gaussian
 from .couplings import Coupling, independent
 from .errors import InputError, IntegrationError, MissingData
 from .fields import FIELDS, VelocityField
-from .files import read_safetensors, write_safetensors
+from .files import load_weights, parse_json, read_safetensors, write_safetensors
 from .solvers import RK4, SOLVERS, Midpoint, Solver
 
 # The exact divergence takes one backward pass per feature and Hutchinson's estimate one per probe,
@@ -460,7 +460,7 @@ class Flow(nn.Module):
             )
         metadata, tensors = read_safetensors(path, FORMAT, "Copy it again, or save it again.")
         try:
-            config = json.loads(metadata["config"])
+            config = parse_json(metadata["config"])
             with torch.device("meta"):
                 built = field or _build(FIELDS, config["field"])
                 flow = cls(
@@ -470,10 +470,11 @@ class Flow(nn.Module):
                     base=base or _build(BASES, config["base"]),
                     sigma=config["sigma"],
                 )
-            flow.load_state_dict(tensors, assign=True)
+            load_weights(flow, tensors, assign=True)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = str(error).partition("\n")[0]
             raise InputError(
-                f"{path} does not describe a flow ({error}). Save it again with Flow.save."
+                f"{path} does not describe a flow ({reason}). Save it again with Flow.save."
             ) from error
         return flow
 

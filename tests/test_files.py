@@ -7,7 +7,17 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
-from leapfactual.files import atomic, read_safetensors, write_safetensors
+from leapfactual.errors import InputError
+from leapfactual.files import (
+    MAX_NESTING,
+    atomic,
+    load_weights,
+    parse_json,
+    read_modules,
+    read_safetensors,
+    write_modules,
+    write_safetensors,
+)
 
 
 def test_files_have_the_mode_that_the_users_others_have(tmp_path):
@@ -59,3 +69,41 @@ def test_tied_weights_are_written_each(tmp_path):
     write_safetensors(tied, tmp_path / "t.safetensors", {"format": "t"})
     _, tensors = read_safetensors(tmp_path / "t.safetensors", "t", "")
     assert all(torch.equal(tensors[name], value) for name, value in tied.items())
+
+
+@pytest.mark.parametrize("depth", [MAX_NESTING + 1, 990, 100_000])
+def test_json_is_nested_no_deeper_than_a_limit(depth):
+    assert parse_json("[" * MAX_NESTING + "]" * MAX_NESTING) is not None
+    for text in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+        with pytest.raises(ValueError, match=f"nested more than {MAX_NESTING} deep"):
+            parse_json(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weight": torch.zeros(3, 4)}, r"`weight` has the shape \(3, 4\), .*has \(3, 2\)"),
+        ({"weight": torch.zeros(3, 2, dtype=torch.int8)}, "`weight` holds torch.int8, expected"),
+        ({"weight": torch.zeros(3, 2).to(torch.float8_e5m2)}, "holds torch.float8_e5m2"),
+        ({"weight": torch.zeros(3, 2).half()}, "`bias` holds torch.float32.*torch.float16"),
+        ({"other": torch.zeros(1)}, "1 tensors are of another network, `other` among them"),
+    ],
+)
+def test_weights_that_a_network_does_not_declare_are_named(change, message):
+    layer = nn.Linear(2, 3)
+    before = layer.weight.clone()
+    tensors = {**nn.Linear(2, 3).state_dict(), **change}
+    for assign in (True, False):
+        with pytest.raises(ValueError, match=message):
+            load_weights(layer, tensors, assign=assign)
+    assert torch.equal(layer.weight, before)
+    with pytest.raises(ValueError, match="2 tensors are missing, `bias` among them"):
+        load_weights(layer, {})
+
+
+def test_parts_of_another_network_are_named(tmp_path):
+    write_modules({"judge": nn.Linear(2, 3)}, tmp_path / "parts")
+    with pytest.raises(
+        InputError, match=r"parts does not fit .*`weight`.*Delete it to train anew"
+    ):
+        read_modules({"judge": nn.Linear(2, 4)}, tmp_path / "parts")

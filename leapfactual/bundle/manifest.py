@@ -5,13 +5,13 @@ nothing is executed.
 """
 
 import hashlib
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..classifiers import Preprocessing
 from ..errors import InputError, MissingData
+from ..files import parse_json
 from ..leaps import STAGES, RatedPlan, Stage
 from ..solvers import SOLVERS, FixedStep
 
@@ -32,8 +32,8 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if path.stat().st_size > MAX_MANIFEST_BYTES:
         raise InputError(f"{path} has {path.stat().st_size} bytes, too many for a manifest.")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        manifest = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise InputError(f"{path} is no whole JSON file ({error}). Copy it again.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         got = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__

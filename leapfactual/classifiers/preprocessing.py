@@ -70,6 +70,8 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if self.stretch not in STRETCHES:
             raise InputError(f"`stretch` must be one of {list(STRETCHES)}, got {self.stretch!r}.")
+        for name in ("low", "high", "strength"):
+            checks.number(getattr(self, name), name)
         if self.strength <= 0:
             raise InputError(f"`strength` must be positive, got {self.strength!r}.")
         if self.channels not in (None, 1, 3):
@@ -77,10 +79,13 @@ class Preprocessing:
         if self.low >= self.high:
             raise InputError(f"`low` must be below `high`, got {self.low} and {self.high}.")
         for name in ("mean", "std"):
-            if not isinstance(getattr(self, name), tuple | list):
+            values = getattr(self, name)
+            if not isinstance(values, tuple | list) or not all(
+                isinstance(value, int | float) for value in values
+            ):
                 raise InputError(
-                    f"`{name}` must be a tuple, one value for each channel or one for all, got "
-                    f"{getattr(self, name)!r}."
+                    f"`{name}` must be a tuple of numbers, one for each channel or one for all, "
+                    f"got {values!r}."
                 )
         if any(s <= 0 for s in self.std):
             raise InputError(f"`std` must be positive, got {self.std}.")

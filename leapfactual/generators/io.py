@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError, MissingData
-from ..files import read_safetensors, write_safetensors
+from ..files import load_weights, parse_json, read_safetensors, write_safetensors
 from ..types import Generator
 from .identity import Identity, Standardized
 from .spatial import SpatialAutoencoder
@@ -67,15 +67,15 @@ def load(path: str | Path) -> Generator:
         )
     try:
         with torch.device("meta"):
-            generator = KINDS[metadata["kind"]](**json.loads(metadata["config"]))
+            generator = KINDS[metadata["kind"]](**parse_json(metadata["config"]))
         if isinstance(generator, nn.Module):
-            generator.load_state_dict(tensors, assign=True)
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            load_weights(generator, tensors, assign=True)
+    except (
+        *(LookupError, TypeError, ValueError, ArithmeticError, AttributeError),
+        RuntimeError,  # sizes beyond what torch can count
+    ) as error:
+        reason = str(error).partition("\n")[0]
         raise InputError(
-            f"{path} does not describe a generator ({error}). Save it again."
-        ) from error
-    except RuntimeError as error:  # shapes that do not fit, or nesting without end
-        raise InputError(
-            f"{path} does not describe a generator ({error}). Save it again."
+            f"{path} does not describe a generator ({reason}). Save it again."
         ) from error
     return generator  # type: ignore[no-any-return]

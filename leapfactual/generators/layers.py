@@ -54,13 +54,12 @@ def check_images(x: Tensor, shape: tuple[int, int, int]) -> None:
             f"`x` must be images of shape {wanted}, got {got}. Resize or convert them first, or "
             "train a generator for this size."
         )
-    if not x.is_floating_point():
-        raise InputError(f"`x` must be floating point, got {x.dtype}. For bytes: x.float() / 255.")
+    checks.check_floating(x)
 
 
 def check_latents(z: Tensor, features: int) -> None:
     """Checks shape and type of latents; values are checked where they are made."""
-    if z.ndim != 2 or z.shape[1] != features or not z.is_floating_point():
+    if z.ndim != 2 or z.shape[1] != features or not checks.is_floating(z):
         raise InputError(
             f"`z` must have {features} features, as this generator's latents do, in floating "
             f"point, got {checks.shape(z)} {z.dtype}. Use the flow that was trained with it."
@@ -80,6 +79,15 @@ class Autoencoder(nn.Module, ABC):
         super().__init__()
         self.shape, self.widths = check_shape(shape), check_widths(widths)
         self.features = checks.positive(features, "features")
+
+    def check_dtype(self, x: Tensor) -> None:
+        """Checks that images or latents have the type of the weights."""
+        dtype = next(self.parameters()).dtype
+        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+            raise InputError(
+                f"this {type(self).__name__} computes in {dtype}, got {x.dtype}. Convert one of "
+                f"them, for example with generator.to({x.dtype})."
+            )
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:

@@ -74,10 +74,8 @@ class SpatialAutoencoder(Autoencoder):
     ) -> None:
         height, width = (-(-n // 2 ** len(widths)) for n in tuple(shape)[1:])
         super().__init__(shape, checks.positive(channels, "channels") * height * width, widths)
-        self.blocks, self.kl_weight = (
-            checks.positive(blocks, "blocks", checks.MAX_BLOCKS),
-            kl_weight,
-        )
+        self.blocks = checks.positive(blocks, "blocks", checks.MAX_BLOCKS)
+        self.kl_weight = checks.number(kl_weight, "kl_weight")
         self.latent_shape = (channels, height, width)
         self.pad = padding(*self.shape[1:], 2 ** len(self.widths))
         side = 2 ** len(self.widths)
@@ -156,6 +154,7 @@ class SpatialAutoencoder(Autoencoder):
 
     def _posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
         check_images(x, self.shape)
+        self.check_dtype(x)
         x = _reflect(2 * x - 1, self.pad).contiguous(memory_format=torch.channels_last)
         mean, log_variance = self.encoder(x).chunk(2, dim=1)
         mean = mean + self.project(x)
@@ -164,6 +163,7 @@ class SpatialAutoencoder(Autoencoder):
 
     def _image(self, z: Tensor) -> Tensor:
         check_latents(z, self.features)
+        self.check_dtype(z)
         channels, height, width = self.latent_shape
         z = z.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
         x = self.decoder(z) + F.pixel_shuffle(self.expand(z), self.project.stride[0])

@@ -59,7 +59,8 @@ class VAE(Autoencoder):
     ) -> None:
         super().__init__(shape, features, widths)
         self.classes = checks.positive(classes, "classes") if classes else 0
-        self.reconstruction_weight, self.kernel = reconstruction_weight, kernel
+        self.reconstruction_weight = checks.number(reconstruction_weight, "reconstruction_weight")
+        self.kernel = kernel
         self.encoder = ConvEncoder(self.shape, self.widths, 2 * self.features, self.classes)
         self.decoder = ConvDecoder(self.shape, self.widths, self.features, self.classes, kernel)
         self.eval()
@@ -71,6 +72,7 @@ class VAE(Autoencoder):
     def decode(self, z: Tensor, c: Tensor | None = None) -> Tensor:
         """Returns the images of ``z``, under the condition if any."""
         check_latents(z, self.features)
+        self.check_dtype(z)
         self._check_condition(c, len(z))
         x: Tensor = self.decoder(z, c)
         return x
@@ -87,6 +89,7 @@ class VAE(Autoencoder):
 
     def _posterior(self, x: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor]:
         check_images(x, self.shape)
+        self.check_dtype(x)
         self._check_condition(c, len(x))
         mean, log_variance = self.encoder(x, c).chunk(2, dim=1)
         return mean, log_variance

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .. import checks
 from .layers import (
     Autoencoder,
     center_crop,
@@ -60,7 +61,8 @@ class WAE(Autoencoder):
         variance: float = 2.0,
     ) -> None:
         super().__init__(shape, features, widths)
-        self.mmd_weight, self.variance = mmd_weight, variance
+        self.mmd_weight = checks.number(mmd_weight, "mmd_weight")
+        self.variance = checks.number(variance, "variance")
         self.pad = padding(*self.shape[1:], 2 ** len(self.widths))
         self.start = coarsest_shape(self.shape, self.widths)
         size = math.prod(self.start)
@@ -82,12 +84,14 @@ class WAE(Autoencoder):
     def encode(self, x: Tensor) -> Tensor:
         """Returns the latents ``(B, D)`` of ``x``."""
         check_images(x, self.shape)
+        self.check_dtype(x)
         z: Tensor = self.encoder(F.pad(x, self.pad))
         return z
 
     def decode(self, z: Tensor) -> Tensor:
         """Returns the images of ``z``."""
         check_latents(z, self.features)
+        self.check_dtype(z)
         x: Tensor = self.decoder(self.inlet(z).reshape(-1, *self.start))
         return center_crop(x, *self.shape[1:])
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import InputError
-from ..files import atomic, below, read_safetensors
+from ..files import atomic, below, load_weights, parse_json, read_safetensors
 
 FORMAT = "leapfactual checkpoint 3"
 ADAM_SLOTS = ("step", "exp_avg", "exp_avg_sq")
@@ -141,16 +141,16 @@ class TrainingState:
         """Restores the state that :meth:`write` wrote to ``path``."""
         metadata, tensors = read_safetensors(path, FORMAT, "Delete it to start anew.")
         try:
-            self._compare(path, json.loads(metadata["settings"]), metadata["data"])
-            self.losses = [float(loss) for loss in json.loads(metadata["losses"])]
-            self.step = int(json.loads(metadata["step"]))
+            self._compare(path, parse_json(metadata["settings"]), metadata["data"])
+            self.losses = [float(loss) for loss in parse_json(metadata["losses"])]
+            self.step = int(parse_json(metadata["step"]))
             self.steps.copy_(tensors["steps"])
             self.total.copy_(tensors["total"])
             self.random = below(tensors, "random/")
             for name, mean in self.averages.items():
                 mean.copy_(tensors[f"ema/{name}"])
             for name, module in self.modules.items():
-                module.load_state_dict(below(tensors, f"module/{name}/"))
+                load_weights(module, below(tensors, f"module/{name}/"))
             if not any(key.startswith("optimizer/") for key in tensors):
                 raise KeyError("optimizer")
             for name, optimizer in self.optimizers.items():

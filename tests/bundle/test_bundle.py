@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -17,7 +18,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import LinearSVC
 
 import leapfactual as lf
-from leapfactual.bundle.manifest import MANIFEST, read_manifest
+from leapfactual.bundle.manifest import MANIFEST, read_manifest, sha256
 from leapfactual.classifiers import Preprocessing
 from leapfactual.data import squares
 from leapfactual.errors import InputError, LeapError, MissingData
@@ -343,6 +344,8 @@ def rewritten(folder, change):
         (lambda m: m["files"]["flow.safetensors"].update(sha256="0" * 64), "damaged or exchanged"),
         (lambda m: m["files"]["flow.safetensors"].update(bytes=-1), "damaged or exchanged"),
         (lambda m: m.update(preprocessing={"stretch": "boom"}), "`stretch` must be one of"),
+        (lambda m: m.update(preprocessing={"mean": [["a"]]}), "`mean` must be a tuple of numbers"),
+        (lambda m: m.update(preprocessing={"low": "a"}), "`low` must be a number, got 'a'"),
         (lambda m: m.update(files=None), "must name its `files`"),
         (lambda m: m.update(files=5), "must name its `files`"),
     ],
@@ -351,6 +354,18 @@ def test_wrong_manifests_are_named(tmp_path, change, message):
     made().save(tmp_path / "b")
     rewritten(tmp_path / "b", change)
     with pytest.raises(InputError, match=message):
+        lf.Bundle.load(tmp_path / "b")
+
+
+@pytest.mark.parametrize("key", ["training", "agreement", "preprocessing", "classifier_name"])
+@pytest.mark.parametrize("depth", [33, 900, 985, 100_000])
+def test_manifests_that_are_nested_too_deep_are_named(tmp_path, key, depth):
+    """Between 980 and 990, Python reads such a manifest and fails when it is written again."""
+    made().save(tmp_path / "b")
+    rewritten(tmp_path / "b", lambda m: m.update({key: {"mean": "DEEP"}}))
+    path = tmp_path / "b" / MANIFEST
+    path.write_text(path.read_text().replace('"DEEP"', "[" * depth + "]" * depth))
+    with pytest.raises(InputError, match="nested more than 32 deep"):
         lf.Bundle.load(tmp_path / "b")
 
 
@@ -469,3 +484,16 @@ def test_half_precision_makes_a_small_bundle_that_computes_in_full(tmp_path):
 def test_a_flow_that_was_not_halved_keeps_its_precision(tmp_path):
     lf.Flow(lf.MLPField(2, 3)).bfloat16().save(tmp_path / "flow")
     assert next(lf.Flow.load(tmp_path / "flow").parameters()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["probes", "answers"])
+def test_probes_in_a_type_for_storage_are_named(tmp_path, name):
+    made().save(tmp_path / "b")
+    path = tmp_path / "b" / "probes.safetensors"
+    tensors = load_file(path)
+    tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+    save_file(tensors, path, {"format": "leapfactual probes 1"})
+    record = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    rewritten(tmp_path / "b", lambda m: m["files"].update({path.name: record}))
+    with pytest.raises(InputError, match=f"`{name}` must be floating.*torch.float8_e4m3fn"):
+        lf.Bundle.load(tmp_path / "b")

@@ -265,7 +265,15 @@ def test_damaged_files_are_refused(tmp_path):
     for kind, config, message in [
         ("os", "{}", "must hold one of"),
         ("VAE", "{", "does not describe a generator"),
-        ("VAE", '{"shape": [1, 8, 8], "features": 999999999}', "does not describe a generator"),
+        ("VAE", '{"shape": [1, 8, 8], "features": 999999999}', "28 tensors are missing"),
+        (
+            "VAE",
+            '{"shape": [1, 8, 8], "features": 999999999, "widths": [8, 16]}',
+            r"`encoder.linear.weight` has the shape \(16, 64\), .* has \(1999999998, 64\)",
+        ),
+        ("VAE", '{"shape": [1, 8, 8], "features": 1' + "0" * 30 + "}", "from 1 to 1,099,511,627"),
+        ("VAE", '{"shape": ' + "[" * 900 + "]" * 900 + "}", "nested more than 32 deep"),
+        ("VAE", '{"shape": [1, 8, 8], "reconstruction_weight": "a"}', "must be a number, got 'a'"),
         ("VAE", '{"shape": "big"}', "does not describe a generator"),
         ("VAE", '{"unknown": 1}', "does not describe a generator"),
     ]:
@@ -275,6 +283,18 @@ def test_damaged_files_are_refused(tmp_path):
             generators.load(path)
     with pytest.raises(InputError, match="a GAN cannot be saved"):
         generators.save(GAN(nn.Identity(), 4, (1, 2, 2)), path)
+
+
+@pytest.mark.parametrize("kind", ["VAE", "WAE"])
+def test_a_generator_computes_in_the_type_of_its_weights(kind, tmp_path):
+    path = tmp_path / "g.safetensors"
+    generators.save(small(kind).double(), path)
+    again = generators.load(path)
+    x = DIGITS[:2]
+    assert again.decode(again.encode(x.double())).dtype == torch.float64
+    for call in (lambda: again.encode(x), lambda: again.decode(again.encode(x.double()).float())):
+        with pytest.raises(InputError, match="computes in torch.float64, got torch.f"):
+            call()
 
 
 def test_standardized_rows():
