@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 import torch
 from torch import Tensor
 
+from . import checks
 from .errors import InputError
 
 
@@ -76,7 +77,7 @@ class Uniform(Base):
     side: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.side > 0:
+        if not 0 < checks.number(self.side, "side") < math.inf:
             raise InputError(f"`side` must be positive, got {self.side!r}.")
 
     @property

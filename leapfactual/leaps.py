@@ -384,6 +384,8 @@ def parse(text: str) -> tuple[Stage, ...]:
         "focus": (1,),
         "restart": (0,),
     }
+    if not isinstance(text, str):
+        raise InputError(f"a plan is read from text, got {text!r}. Write, say, `blend(15, 0.1)`.")
     stages = []
     rest = text.strip()
     while rest:

@@ -181,7 +181,7 @@ class Dopri5(Solver):
 
     def __post_init__(self) -> None:
         for name in ("rtol", "atol"):
-            if not getattr(self, name) > 0:
+            if not 0 < checks.number(getattr(self, name), name) < math.inf:
                 raise InputError(
                     f"`{name}` must be positive, got {getattr(self, name)!r}. The paper uses 1e-4."
                 )

@@ -43,6 +43,9 @@ def test_samples_repeat_with_their_seed():
 def test_wrong_side_is_named():
     with pytest.raises(InputError, match="`side` must be positive, got 0"):
         Uniform(0)
+    for side in (math.nan, math.inf, "a"):
+        with pytest.raises(InputError, match=f"`side` must be .* got {side!r}"):
+            Uniform(side)
 
 
 def test_every_base_can_be_named():
