@@ -42,8 +42,13 @@ def as_images(pictures: Pictures) -> Tensor:
         pictures = [pictures]
     if not isinstance(pictures, np.ndarray):
         pictures = _stack(pictures)
-    x = torch.from_numpy(np.ascontiguousarray(pictures))
-    x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+    if pictures.dtype != np.uint8 and pictures.dtype.kind != "f":
+        raise InputError(
+            f"an array of pictures must hold bytes or floating-point numbers in [0, 1], got "
+            f"{pictures.dtype}. Convert it, for example with .astype(numpy.uint8)."
+        )
+    x = torch.from_numpy(pictures.astype(np.float32, order="C"))
+    x = x / 255 if pictures.dtype == np.uint8 else x
     if x.ndim == 3:
         return x[:, None]
     if x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
@@ -52,11 +57,16 @@ def as_images(pictures: Pictures) -> Tensor:
 
 
 def _stack(pictures: Sequence[Image.Image]) -> NDArray[Any]:
-    if not len(pictures) or not all(isinstance(p, Image.Image) for p in pictures):
-        kinds = sorted({type(p).__name__ for p in pictures}) or ["nothing"]
+    several = isinstance(pictures, Sequence)
+    if not several or not pictures or not all(isinstance(p, Image.Image) for p in pictures):
+        kinds = sorted({type(p).__name__ for p in pictures} if several else ()) or ["nothing"]
+        got = f"a list of {', '.join(kinds)}" if several else type(pictures).__name__
+        raise InputError(f"images must be a tensor, an array or pictures of Pillow, got {got}.")
+    deep = [p.mode for p in pictures if p.mode[0] in "IF"]
+    if deep:
         raise InputError(
-            f"images must be a tensor, an array or pictures of Pillow, got a list of "
-            f"{', '.join(kinds)}."
+            f"pictures of Pillow must have 8 bits a channel, got the mode {deep[0]}. Divide their "
+            "pixels by the largest possible value, and pass an array."
         )
     grey = all(p.mode in ("L", "1") for p in pictures)
     arrays = [np.asarray(p.convert("L" if grey else "RGB")) for p in pictures]

@@ -200,6 +200,7 @@ class Walker:
 
     def _show(self, z: Tensor, image: Tensor, canvas: Canvas | None) -> Tensor:
         checks.one_row_each(image, z, "the generator's decode")
+        checks.check_floating(image, "the generator's image")
         if canvas is None:
             return image
         if image.shape != canvas.x.shape:
@@ -265,10 +266,12 @@ class Walker:
         return ALL_ROWS if self.masked else mask.nonzero()[:, 0]
 
     def _query(
-        self, z: Tensor, decoded: Tensor, canvas: Canvas | None
+        self, z: Tensor, decoded: Tensor, canvas: Canvas | None, before: Tensor | None = None
     ) -> Coroutine[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Yields the images of ``z``, as they are shown, and returns them with the answer."""
         image = self._show(z, decoded, canvas)
+        if before is not None:
+            _check_alike(image, before)
         checks.finite(image, "the generator's image")
         p = yield image
         checks.probabilities(p, len(z), self.flow.classes, "the classifier's answer")
@@ -286,7 +289,10 @@ class Walker:
         """Queries some of the iterates, updates the state and returns the answers."""
         generator = generator or self.draft or self.generator
         image, p = yield from self._query(
-            z[rows], generator.decode(z[rows]), state.canvas and state.canvas.take(rows)
+            z[rows],
+            generator.decode(z[rows]),
+            state.canvas and state.canvas.take(rows),
+            state.image,
         )
         state.observe(mask, rows, taken, z, image, p)
         return p
@@ -424,6 +430,15 @@ def drive(dialogue: Coroutine[Tensor, Tensor, T], classifier: Classifier) -> T:
             result: T = end.value
             return result
         answer = classifier(images)
+
+
+def _check_alike(image: Tensor, before: Tensor) -> None:
+    """Checks that a generator goes on making images of the same size and type."""
+    if image.shape[1:] != before.shape[1:] or image.dtype != before.dtype:
+        raise InputError(
+            f"the generator made images of shape {checks.shape(before[0])} in {before.dtype}, and "
+            f"then of {checks.shape(image[0])} in {image.dtype}. Let it give one size and type."
+        )
 
 
 def _any(rows: Rows) -> bool:

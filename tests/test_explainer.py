@@ -1,9 +1,11 @@
 """Explainers: checks, batches, outcomes and cost."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import leapfactual as lf
 from leapfactual import imaging
@@ -269,6 +271,59 @@ UNIFORM = torch.full((1, 3), 1 / 3).double()
 def test_wrong_input_is_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.float(), r"shape \(2,\) in torch.float64, and then of .* in torch.float32"),
+        (lambda x: torch.cat([x, x], dim=1), r"shape \(2,\) .*, and then of \(4,\)"),
+        (lambda x: x[:, None], r"and then of \(1, 2\)"),
+        (lambda x: x.byte(), "the generator's image` must be floating point, got torch.uint8"),
+        (lambda x: x * 1j, "must be floating point, got torch.complex128"),
+        (lambda x: None, "decode must give one row for each of 1, got NoneType"),
+    ],
+)
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_a_generator_that_changes_its_images_is_named(change, message, accelerate):
+    calls = []
+
+    def decode(z):
+        calls.append(z)
+        return z if len(calls) == 1 else change(z)
+
+    generator = Wrong(decode=decode)
+    walking = lf.LeapFactual(
+        generator, ORACLE.classifier, ORACLE.flow(), RELIABLE, accelerate=accelerate
+    )
+    with pytest.raises(InputError, match=message):
+        walking.explain(MEANS[:1], 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (Z.to_sparse(), "must be floating point, got torch.float64, torch.sparse_coo"),
+        (Z.to("meta"), "must be floating point, got torch.float64, .* meta"),
+        (Z * 1j, "must be floating point, got torch.complex128"),
+        (Z > 0, "must be floating point, got torch.bool"),
+        (Z.numpy() > 0, "bytes or floating-point numbers in .* got bool"),
+        (Z.numpy().astype(int), "bytes or floating-point numbers in .* got int64"),
+        (Z.numpy() * 1j, "bytes or floating-point numbers in .* got complex128"),
+        (Z.numpy().astype(object), "bytes or floating-point numbers in .* got object"),
+        (None, "a tensor, an array or pictures of Pillow, got NoneType"),
+        (5, "a tensor, an array or pictures of Pillow, got int"),
+        (Image.new("I;16", (2, 2)), "8 bits a channel, got the mode I;16"),
+    ],
+)
+def test_images_of_another_type_are_named(x, message):
+    with pytest.raises(InputError, match=message):
+        explainer().explain(x, 1)
+
+
+def test_arrays_of_any_floating_type_are_taken():
+    for dtype in (">f4", ">f8", np.longdouble):
+        assert torch.equal(imaging.as_images(Z.numpy().astype(dtype)), Z.float())
 
 
 def test_a_classifier_that_changes_its_number_of_classes_is_named():

@@ -211,4 +211,5 @@ def describe(answer: object) -> str:
 
 def prepare(x: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Returns the images as the classifier expects them; rows pass as they are."""
+    checks.check_floating(x)
     return x if preprocessing is NO_PREPROCESSING else preprocessing(x)

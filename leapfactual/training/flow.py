@@ -53,7 +53,7 @@ def embed(
         >>> z.shape, p.shape
         (torch.Size([5, 2]), torch.Size([5, 4]))
     """
-    latents, answers = _Rows(), _Rows()
+    latents, answers = _Rows("the generator's latents"), _Rows("the classifier's answers")
     for x in batches_of(images, batch_size):
         z, p = in_halves(generator.encode, x), in_halves(classifier, x)
         checks.one_row_each(z, x, "the generator's encode")
@@ -76,16 +76,24 @@ class _Rows:
     """A growing buffer of rows, which doubles when it is full.
 
     A list of many small tensors would hold as much, but fragment the memory between them.
+
+    Arguments:
+        name: What the rows are, for errors.
     """
 
-    def __init__(self) -> None:
-        self.buffer, self.length = torch.empty(0, 0), 0
+    def __init__(self, name: str) -> None:
+        self.name, self.buffer, self.length = name, torch.empty(0, 0), 0
 
     @property
     def columns(self) -> int:
         return self.buffer.shape[1]
 
     def append(self, rows: Tensor) -> None:
+        if self.length and rows.dtype != self.buffer.dtype:
+            raise InputError(
+                f"{self.name} were {self.buffer.dtype} at first and are {rows.dtype} later. Let "
+                "every batch have one type."
+            )
         needed = self.length + len(rows)
         if needed > len(self.buffer):
             larger = rows.new_empty(max(needed, 2 * len(self.buffer)), rows.shape[1])

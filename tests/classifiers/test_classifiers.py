@@ -94,6 +94,20 @@ def test_wrong_answers_are_named(classifier, message):
         classifier(X)
 
 
+@pytest.mark.parametrize("x", [X.byte(), X > 0, X * 1j, X.to_sparse(), X.numpy(), None])
+@pytest.mark.parametrize(
+    "classifier",
+    [
+        from_logits(lambda x: x[:, :2]),
+        from_labels(lambda x: [0] * len(x), 2),
+        from_probabilities(lambda x: np.full((len(x), 2), 0.5), Preprocessing(size=(2, 2))),
+    ],
+)
+def test_images_of_another_type_are_named(classifier, x):
+    with pytest.raises(InputError, match="`x` must be floating point, got"):
+        classifier(x)
+
+
 def test_wrong_number_of_classes_is_named():
     with pytest.raises(InputError, match="`classes` must be .* got 0"):
         from_labels(lambda x: x, 0)

@@ -397,3 +397,15 @@ def test_a_classifier_that_changes_its_number_of_classes_is_named():
     sizes = iter([3, 2])
     with pytest.raises(InputError, match=r"must have shape \(6, 3\).*got \(6, 2\)"):
         lf.embed(Z, Identity(), lambda x: torch.eye(next(sizes))[[0] * len(x)], batch_size=6)
+
+
+def test_a_generator_that_changes_the_type_of_latents_is_named():
+    class Fickle(lf.generators.Identity):
+        calls = 0
+
+        def encode(self, x):
+            self.calls += 1
+            return x if self.calls == 1 else x.double()
+
+    with pytest.raises(InputError, match="latents were torch.float32 at first and are torch.floa"):
+        lf.embed(torch.zeros(4, 2), Fickle(), lambda x: torch.eye(2)[[0] * len(x)], 2)
