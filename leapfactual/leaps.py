@@ -336,7 +336,7 @@ def restart() -> Restart:
 
 
 def describe(plan: Sequence[Stage]) -> str:
-    """Writes a plan in words.
+    """Writes a plan in words, from which :func:`parse` reads the same plan.
 
     Example:
         >>> describe([blend(15, 0.1), inject(5, lift=0.0, land=0.1)])
@@ -351,16 +351,22 @@ def describe(plan: Sequence[Stage]) -> str:
             words.append(f"tighten({stage.n})")
             continue
         if isinstance(stage, Focus):
-            words.append(f"focus({stage.tau:g})")
+            words.append(f"focus({_shortest(stage.tau)})")
             continue
-        guidance = "" if stage.guidance == 1 else f", {stage.guidance:g}"
+        guidance = "" if stage.guidance == 1 else f", {_shortest(stage.guidance)}"
+        lift, land = _shortest(stage.lift), _shortest(stage.land)
         if stage.blends:
-            words.append(f"blend({stage.n}, {stage.lift:g}{guidance})")
+            words.append(f"blend({stage.n}, {lift}{guidance})")
         else:
             confidence = f", {stage.confidence!r}" if guidance or stage.confidence < 1 else ""
-            sizes = f"{stage.n}, {stage.lift:g}, {stage.land:g}"
-            words.append(f"inject({sizes}{confidence}{guidance})")
+            words.append(f"inject({stage.n}, {lift}, {land}{confidence}{guidance})")
     return ", ".join(words)
+
+
+def _shortest(value: float) -> str:
+    """Writes a number as briefly as can be for it to be read back the same."""
+    text = f"{value:g}"
+    return text if float(text) == value else repr(value)
 
 
 def parse(text: str) -> tuple[Stage, ...]:

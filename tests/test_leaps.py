@@ -181,25 +181,25 @@ def test_guidance_is_written_and_read_again(stage, text):
     assert parse(describe(plan)) == plan
 
 
-TENTHS = st.integers(0, 10).map(lambda n: n / 10)
-GUIDANCE = st.integers(0, 40).map(lambda n: 1 + n / 8)
+STEPS = st.one_of(st.integers(0, 10).map(lambda n: n / 10), st.floats(0, 1))
+GUIDANCE = st.one_of(st.integers(0, 40).map(lambda n: 1 + n / 8), st.floats(1, 1e6))
 
 
 @given(
     st.lists(
         st.one_of(
-            st.builds(lf.blend, st.integers(0, 30), TENTHS, GUIDANCE),
+            st.builds(lf.blend, st.integers(0, 30), STEPS, GUIDANCE),
             st.builds(
                 lambda n, lift, confidence, guidance: lf.inject(
                     n, lift, lift + 0.25, confidence, guidance
                 ),
                 st.integers(0, 30),
-                TENTHS,
+                STEPS,
                 st.floats(0.01, 1),
                 GUIDANCE,
             ),
             st.builds(lf.tighten, st.integers(1, 9)),
-            st.builds(lf.focus, st.integers(1, 20).map(lambda n: n / 10)),
+            st.builds(lf.focus, st.floats(1e-3, 1e3)),
             st.just(lf.restart()),
         ),
         min_size=1,
@@ -208,6 +208,13 @@ GUIDANCE = st.integers(0, 40).map(lambda n: 1 + n / 8)
 )
 def test_any_plan_is_read_as_it_was_written(plan):
     assert parse(describe(plan)) == tuple(plan)
+
+
+def test_step_sizes_that_differ_little_are_told_apart():
+    """Campaigns keep plans as text, jobs and answers are known by it."""
+    near = lf.inject(1, 0.1, 0.1000000001)
+    assert describe([near]) == "inject(1, 0.1, 0.1000000001)"
+    assert describe([lf.blend(2, 1 / 3)]) != describe([lf.blend(2, 0.333333)])
 
 
 def test_numbers_of_other_libraries_are_numbers():
