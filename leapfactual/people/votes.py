@@ -21,6 +21,8 @@ from .transitions import (
     segments,
 )
 
+# A database takes no larger number, even to compare with; and none is given to a picture.
+MAX_INTEGER = 2**63 - 1
 PERSON = select(t.annotator).where(t.annotator.c.id == bindparam("annotator"))
 
 
@@ -128,7 +130,8 @@ def cast(
 def adjudicate(db: Database, task: int, outcome: int, now: float) -> None:
     """Lets the owner decide a picture that people do not agree on, or have not decided."""
     with db.write() as c:
-        row = c.execute(select(t.task).where(t.task.c.id == task)).one_or_none()
+        number = max(0, min(task, MAX_INTEGER))
+        row = c.execute(select(t.task).where(t.task.c.id == number)).one_or_none()
         classes = len(get_campaign(c).classes)
         if row is None or row.kind != t.FRAME:
             raise InputError(f"there is no picture {task} to adjudicate.")

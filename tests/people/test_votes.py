@@ -122,6 +122,9 @@ def test_who_does_not_agree_calls_an_adjudicator(open_campaign, network):
     task, _ = seen.stuck[0]
     with pytest.raises(InputError, match="an outcome is one of"):
         votes.adjudicate(made.db, task, UNSURE, made.clock())
+    for number in (0, -(10**30), 2**63, 10**30):
+        with pytest.raises(InputError, match=f"there is no picture {number} to adjudicate"):
+            votes.adjudicate(made.db, number, 4, made.clock())
     votes.adjudicate(made.db, task, 4, made.clock())
     with pytest.raises(InputError, match="nothing to do"):
         votes.adjudicate(made.db, task, 4, made.clock())
