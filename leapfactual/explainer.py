@@ -99,7 +99,7 @@ class LeapFactual(Explainer):
         ...     Identity(), oracle.classifier, oracle.flow(), plan, classes=["left", "right"]
         ... )
         >>> explainer.explain(torch.tensor([[-2.0, 0.3]]), target="Right")
-        Explanation(1 image to right: 1 valid, median 8 leaps)
+        Explanation(1 image to class right: 1 valid, median 8 leaps)
     """
 
     def __init__(

@@ -215,7 +215,7 @@ class Explanation:
         if self.path is not None:
             moved = {name: change(getattr(self.path, name)) for name in _PATH}
             path = Trajectory(**moved, mask=self.path.mask)
-        tensors = {name: change(getattr(self, name)) for name in _TENSORS}
+        tensors = {name: change(getattr(self, name)) for name in TENSORS}
         return Explanation(**tensors, path=path, classes=self.classes)
 
     @staticmethod
@@ -240,14 +240,13 @@ class Explanation:
         if paths:
             joined = {name: torch.cat([getattr(p, name) for p in paths]) for name in _PATH}
             path = Trajectory(**joined, mask=paths[0].mask)
-        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS}
+        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in TENSORS}
         return Explanation(**tensors, path=path, classes=parts[0].classes)
 
     def put(self, rows: Tensor, other: "Explanation") -> "Explanation":
         """Returns the same with the explanation of some images replaced by another one's."""
         tensors = {
-            name: getattr(self, name).index_copy(0, rows, getattr(other, name))
-            for name in _TENSORS
+            name: getattr(self, name).index_copy(0, rows, getattr(other, name)) for name in TENSORS
         }
         return Explanation(**tensors, path=self.path, classes=self.classes)
 
@@ -259,7 +258,7 @@ class Explanation:
         Arguments:
             path: The file.
         """
-        tensors = {name: getattr(self, name) for name in _TENSORS}
+        tensors = {name: getattr(self, name) for name in TENSORS}
         if self.path is not None:
             tensors |= {f"path/{name}": getattr(self.path, name) for name in _PATH}
             if self.path.mask is not None:
@@ -419,13 +418,14 @@ class Explanation:
 
     def __repr__(self) -> str:
         targets = sorted(set(self.target.tolist()))
-        goal = self.name(targets[0]) if len(targets) == 1 else f"{len(targets)} classes"
+        names = self.classes or range(self.probabilities.shape[1])
+        goal = f"class {names[targets[0]]}" if len(targets) == 1 else f"{len(targets)} classes"
         leaps = f", median {int(self.leaps.median())} leaps" if len(self) else ""
         images = "image" if len(self) == 1 else "images"
         return f"Explanation({len(self)} {images} to {goal}: {int(self.valid.sum())} valid{leaps})"
 
 
-_TENSORS = [f.name for f in fields(Explanation) if f.name not in ("path", "classes")]
+TENSORS = [f.name for f in fields(Explanation) if f.name not in ("path", "classes")]
 _PATH = ("z", "probabilities", "taken", "keeps_pixels")
 
 

@@ -81,7 +81,7 @@ def test_every_image_has_a_reason():
     assert named.reason[0].startswith("cat became dog after ")
     assert named[:2].reason == named.reason[:2]
     assert lf.Explanation.cat([named, named]).classes == ("cat", "dog")
-    assert repr(named[:1]).startswith("Explanation(1 image to dog")
+    assert repr(named[:1]).startswith("Explanation(1 image to class dog")
     assert named.to_frame()["target"][0] == "dog"
 
 

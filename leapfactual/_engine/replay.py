@@ -22,14 +22,14 @@ field is captured, for the few rows that are left in the end or asked about one 
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from ..explanation import Explanation
+from ..explanation import TENSORS, Explanation
 from ..fields import FIELDS, UNet2dField, VelocityField
 from ..flow import Flow
 from ..leaps import Stage
@@ -39,7 +39,7 @@ from .copies import MAX_PROBES, Copies, Networks, weights
 from .cuda_graphs import capture, to_memory_format
 
 GATHERED = "gathered"
-NAMES = [f.name for f in fields(Explanation) if f.name not in ("x", "seconds", "path")]
+NAMES = [name for name in TENSORS if name not in ("x", "seconds")]
 # Below sixteen images a launch costs the same, so that smaller buckets would only be more graphs.
 MIN_BUCKET = 16
 # Ambiguous images are walked twice. With a tenth of them half precision still pays; with many
