@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 
-.PHONY: all demo test test-all lint docs bench paper clean
+.PHONY: all demo test test-all lint docs wheel bench paper clean
 all: lint test
 
 $(BIN)/python:
@@ -46,6 +46,14 @@ lint: $(VENV)/dev
 docs: $(VENV)/dev
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 
+# What `pip install leapfactual` alone gives, in an environment of its own. For another Python: make wheel PYTHON=python3.13
+wheel:
+	$(PYTHON) -m venv --clear $(VENV)-wheel
+	$(VENV)-wheel/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(VENV)-wheel/dist .
+	$(VENV)-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) $(VENV)-wheel/dist/*.whl
+	$(VENV)-wheel/bin/python -I tests/wheel.py
+	rm -rf $(VENV)-wheel
+
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks.couplings
 	$(BIN)/python -m benchmarks.queries
@@ -71,4 +79,4 @@ paper: $(VENV)/dev
 	cp runs/faces/shipped.safetensors leapfactual/shipped/faces.safetensors
 
 clean:
-	rm -rf $(VENV) demo runs
+	rm -rf $(VENV) $(VENV)-wheel demo runs

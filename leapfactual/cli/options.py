@@ -187,7 +187,8 @@ class Bar:
             left = (1 - share) * took / done
         text = "" if left is None else f"{_clock(left)} left"
         self.progress.update(self.task, completed=share, description=what, left=text)
-        if not self.progress.console.is_terminal and now - self.said >= SECONDS_PER_LINE:
+        late = now - self.said >= SECONDS_PER_LINE
+        if late and share < 1 and not self.progress.console.is_terminal:
             self.said = now
             rest = f", about {duration(left)} left" if left is not None else ""
             self.print(f"{share:4.0%}  {what}{rest}")
