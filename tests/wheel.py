@@ -63,7 +63,7 @@ def check_table() -> None:
         rows = csv.writer(file)
         rows.writerow(["a", "b"])
         rows.writerows([(-1) ** n * (1 + n % 7), n % 5] for n in range(80))
-    short = ("--flow-epochs", 5, "--minutes", 0.2)
+    short = ("--classes", "less,more", "--flow-epochs", 5, "--minutes", 0.2)
     run("fit", "table.csv", "--classifier", "models.py:wines", "--out", "rows", *short)
     run("explain", "rows", "table.csv", "--all-targets", "--out", "changed")
 
