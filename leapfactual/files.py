@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ HALVED = "halved"
 MODULES_FORMAT = "leapfactual parts 1"
 # Deeper than anything that is written here, and far from where Python's own functions give up.
 MAX_NESTING = 32
+# The name of a temporary file: a dot, the name to be, 32 random digits, and the ending again.
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}(\..*)?")
 
 
 @contextmanager
@@ -56,6 +59,13 @@ def atomic(path: str | Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Removes what :func:`atomic` left behind in a folder because its process was killed."""
+    for path in folder.glob(".*"):
+        if TEMPORARY.fullmatch(path.name):
+            path.unlink()
 
 
 def write_safetensors(

@@ -15,6 +15,7 @@ from leapfactual.files import (
     parse_json,
     read_modules,
     read_safetensors,
+    remove_temporaries,
     write_modules,
     write_safetensors,
 )
@@ -107,3 +108,15 @@ def test_parts_of_another_network_are_named(tmp_path):
         InputError, match=r"parts does not fit .*`weight`.*Delete it to train anew"
     ):
         read_modules({"judge": nn.Linear(2, 4)}, tmp_path / "parts")
+
+
+def test_what_a_kill_left_of_a_write_is_removed_and_nothing_else(tmp_path):
+    names = {".hidden", ".a.json", "b.0123456789abcdef0123456789abcdef.json", ".a.0123.json"}
+    for name in names:
+        (tmp_path / name).write_text("")
+    killed = [atomic(tmp_path / name) for name in ("job.json", "folder")]
+    for writing in killed:
+        writing.__enter__().write_text("half")
+    assert len(list(tmp_path.iterdir())) == len(names) + 2
+    remove_temporaries(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == names

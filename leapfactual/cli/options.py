@@ -166,7 +166,7 @@ class Bar:
     def __init__(self, progress: Progress, what: str, threads: Threads | None = None) -> None:
         self.progress, self.threads = progress, threads
         self.task = progress.add_task(what, total=1.0, left="")
-        self.first = 0.0, time.perf_counter()
+        self.first: tuple[float, float] | None = None
         self.said = time.perf_counter()
 
     def __call__(self, share: float, what: str, left: float | None = None) -> None:
@@ -180,7 +180,8 @@ class Bar:
         if self.threads is not None:
             self.threads.adjust()
         now = time.perf_counter()
-        if share < self.first[0]:
+        # A job that is resumed begins with what was done before.
+        if self.first is None or share < self.first[0]:
             self.first = share, now
         done, took = share - self.first[0], now - self.first[1]
         if left is None and done > 0 and took >= MIN_RATED_SECONDS:

@@ -110,14 +110,16 @@ def augment_all(
             "`typical` out."
         )
     explainer = job.explainer()
-    begin(out, {**job.to_json(), "kind": "augmentation", **filters.to_json()})
+    identity = {**job.to_json(), "kind": "augmentation", **filters.to_json()}
+    pieces = Pieces(job, out, begin(out, identity, job.pairs_per_piece(PAIRS_PER_PIECE)))
+    names = job.images.names
     if (out / SUMMARY).exists():
+        pieces.clear()
         summary: dict[str, Any] = json.loads((out / SUMMARY).read_text())
         return summary
     folders = [out / name for name in folder_names(job.bundle.classes)]
     for folder in folders:
         folder.mkdir(exist_ok=True)
-    names, pieces = job.images.names, Pieces(job, out, PAIRS_PER_PIECE)
     for piece in pieces.pending("made", on_progress):
         x, target = piece.load()
         e = explainer.explain(x, target)

@@ -106,8 +106,9 @@ def evaluate_all(
     out = Path(out)
     metrics = _metrics(job, oracle, log)
     explainer = job.explainer()
-    begin(out, {**job.to_json(), "kind": "evaluation", "oracle": oracle is not None})
-    pieces = Pieces(job, out, PAIRS_PER_PIECE, ".safetensors")
+    identity = {**job.to_json(), "kind": "evaluation", "oracle": oracle is not None}
+    size = begin(out, identity, job.pairs_per_piece(PAIRS_PER_PIECE))
+    pieces = Pieces(job, out, size, ".safetensors")
     for piece in pieces.pending("explained", on_progress):
         values = _values(metrics, explainer.explain(*piece.load()))
         write_safetensors(values, piece.record, {"format": RECORD_FORMAT})

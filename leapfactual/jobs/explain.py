@@ -63,15 +63,18 @@ def explain_all(job: Job, out: str | Path, on_progress: OnProgress = no_op) -> d
     if not job.pairs:
         raise InputError("there is no image to explain. Check the images and the targets.")
     worker = _Worker(job, out)
-    begin(out, job.to_json())
+    pieces = Pieces(job, out, begin(out, job.to_json(), job.pairs_per_piece(PAIRS_PER_PIECE)))
     if not all((out / name).exists() for name in RESULTS):
         for name in FOLDERS:
             (out / name).mkdir(exist_ok=True)
-        pieces = Pieces(job, out, PAIRS_PER_PIECE)
         for piece in pieces.pending("explained", on_progress):
             worker.explain(piece)
         on_progress(1.0, "writing the page", None)
         _finish(job, out, pieces)
+    pieces.clear()
+    for name in FOLDERS:
+        if (out / name).is_dir() and not any((out / name).iterdir()):
+            (out / name).rmdir()
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary
 
@@ -244,10 +247,6 @@ def _finish(job: Job, out: Path, pieces: Pieces) -> None:
                 first = False
         file.write("\n]}\n")
     write_json(summary, out / "summary.json")
-    pieces.clear()
-    for name in FOLDERS:
-        if (out / name).is_dir() and not any((out / name).iterdir()):
-            (out / name).rmdir()
 
 
 class _Tally:

@@ -24,8 +24,9 @@ from ..data import Images, Table, open_data
 from ..errors import InputError
 from ..explainer import LeapFactual
 from ..explanation import Explanation
-from ..files import atomic, fingerprint
+from ..files import atomic, fingerprint, remove_temporaries
 from ..flow import Flow
+from ..generators import SpatialAutoencoder
 from ..leaps import Stage, describe
 from ..solvers import Solver
 from ..types import Classifier, Generator, no_op
@@ -33,8 +34,12 @@ from .progress import OnProgress
 from .queries import Queries, answers_file
 
 JOB_FORMAT = "leapfactual job 2"
-JOB, RECORDS = "job.json", "parts"
+JOB, RECORDS, HIDDEN_RECORDS = "job.json", "parts", ".parts"
+PAIRS = "pairs per piece"
 EXAMPLES = 8
+# A walk on maps takes a second or two for each image on a CPU, where a large batch gains nothing.
+# A kill is to cost less than a minute, with the reliable plan beside the nearest.
+MAP_PAIRS_PER_PIECE_ON_CPU = 8
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,6 +104,13 @@ class Job:
             "alternatives": [self.alternatives, self.seed] if self.alternatives > 1 else None,
             "keep_pixels": self.keep_pixels,
         }
+
+    def pairs_per_piece(self, most: int) -> int:
+        """Returns how many pairs a piece is to hold, so that a kill costs less than a minute."""
+        on_cpu = torch.device(self.bundle.device).type == "cpu"
+        if on_cpu and isinstance(self.bundle.generator, SpatialAutoencoder):
+            return max(1, MAP_PAIRS_PER_PIECE_ON_CPU // self.alternatives)
+        return most
 
     def explainer(
         self, plan: Sequence[Stage] | None = None, *, keep_path: bool = False
@@ -319,10 +331,12 @@ class Pieces:
             on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
         """
         self.folder.mkdir(exist_ok=True)
-        for piece in self.pieces:
-            if not piece.record.exists():
-                yield piece
-            done = min(piece.start + piece.size, self.total)
+        pending = [piece for piece in self.pieces if not piece.record.exists()]
+        done = self.total - sum(len(piece.pairs) for piece in pending)
+        on_progress(done / self.total, f"{verb} {done} of {self.total}", None)
+        for piece in pending:
+            yield piece
+            done += len(piece.pairs)
             on_progress(done / self.total, f"{verb} {done} of {self.total}", None)
 
     def records(self) -> Iterator[Path]:
@@ -330,18 +344,27 @@ class Pieces:
         return (piece.record for piece in self.pieces)
 
     def clear(self) -> None:
-        """Removes the records, when everything that is made of them is written."""
-        shutil.rmtree(self.folder)
+        """Removes the records, all at once, when everything that is made of them is written."""
+        if self.folder.exists():
+            hidden = self.folder.with_name(HIDDEN_RECORDS)
+            self.folder.rename(hidden)
+            shutil.rmtree(hidden)
 
 
-def begin(out: Path, identity: Mapping[str, object]) -> None:
+def begin(out: Path, identity: Mapping[str, object], size: int) -> int:
     """Makes the folder of a job, or resumes this very job there; refuses any other.
 
     Arguments:
         out: The folder.
         identity: What identifies the job: :meth:`Job.to_json` and what else changes its results.
+        size: How many pairs a piece is to hold.
+
+    Returns:
+        How many it holds: as many as when the job was begun, maybe on another device.
     """
     path = out / JOB
+    if out.is_dir():
+        remove_temporaries(out)
     if path.exists():
         try:
             before = json.loads(path.read_text())
@@ -353,9 +376,13 @@ def begin(out: Path, identity: Mapping[str, object]) -> None:
                 f"{out} holds the results of another job: its {', '.join(differ)} differ. Give "
                 "another --out, or delete that folder."
             )
+        kept = before.get(PAIRS)
+        size = kept if isinstance(kept, int) and kept > 0 else size
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"there is something at {out} already. Give another --out.")
-    write_json(identity, path)
+    shutil.rmtree(out / HIDDEN_RECORDS, ignore_errors=True)
+    write_json({**identity, PAIRS: size}, path)
+    return size
 
 
 def write_json(content: object, path: Path) -> None:

@@ -95,7 +95,9 @@ def test_an_interrupted_run_resumes_to_the_same(job, tmp_path, monkeypatch):
     augment_all(replace(job, classifier=classifier), tmp_path / "out")
     augment_all(replace(job, classifier=classifier), tmp_path / "whole")
     assert manifest(tmp_path / "out") == manifest(tmp_path / "whole")
+    (tmp_path / "out" / "parts").mkdir()
     again = augment_all(replace(job, classifier=classifier), tmp_path / "out")
+    assert not (tmp_path / "out" / "parts").exists()
     assert again == json.loads((tmp_path / "out" / "summary.json").read_text())
     with pytest.raises(InputError, match="another job"):
         augment_all(job, tmp_path / "out", Filters(typical=10))

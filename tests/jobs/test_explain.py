@@ -194,6 +194,12 @@ def test_a_finished_job_is_found_and_another_is_refused(shipped, digits, tmp_pat
     stamp = (out / "results.json").stat().st_mtime_ns
     assert explain_all(job(shipped, digits, **few), out) == first
     assert (out / "results.json").stat().st_mtime_ns == stamp
+    # As a kill leaves it that comes when all is written but not yet removed.
+    (out / "parts").mkdir()
+    (out / "reliable").mkdir(exist_ok=True)
+    assert explain_all(job(shipped, digits, **few), out) == first
+    assert not (out / "parts").exists()
+    assert not (out / "reliable").exists()
     with pytest.raises(InputError, match="results of another job: its plan differ"):
         explain_all(job(shipped, digits, **few, plan=(lf.blend(3, 0.1),)), out)
     (tmp_path / "mine").mkdir()

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ import torch
 import leapfactual as lf
 from leapfactual.data import open_images
 from leapfactual.errors import InputError
+from leapfactual.files import atomic
 from leapfactual.jobs.job import Inputs, Job, Pieces, begin, open_inputs
+from leapfactual.jobs.spatial import build_autoencoder
 
 CLASSIFIER = "from leapfactual.pretrained import load\nexplained = load().classifier\n"
 
@@ -76,7 +79,7 @@ def test_a_plan_is_the_bundles_or_given_or_on_the_front_or_fast(shipped):
 
 
 def test_pieces_with_a_record_are_not_done_again(job, tmp_path):
-    begin(tmp_path / "out", job.to_json())
+    begin(tmp_path / "out", job.to_json(), 10)
     done = []
     with pytest.raises(KeyboardInterrupt):
         for piece in Pieces(job, tmp_path / "out", size=10).pending("explained"):
@@ -84,7 +87,7 @@ def test_pieces_with_a_record_are_not_done_again(job, tmp_path):
             if len(done) == 2:
                 raise KeyboardInterrupt
             piece.record.write_text("done")
-    begin(tmp_path / "out", job.to_json())
+    begin(tmp_path / "out", job.to_json(), 10)
     seen, pieces = [], Pieces(job, tmp_path / "out", size=10)
     for piece in pieces.pending("explained", lambda *progress: seen.append(progress)):
         x, target = piece.load()
@@ -101,9 +104,35 @@ def test_pieces_with_a_record_are_not_done_again(job, tmp_path):
 
 def test_a_folder_of_another_job_is_refused(job, tmp_path):
     out = tmp_path / "out"
-    begin(out, job.to_json())
+    begin(out, job.to_json(), 10)
     with pytest.raises(InputError, match="results of another job: its pairs, count differ"):
-        begin(out, replace(job, pairs=[(0, 3)]).to_json())
+        begin(out, replace(job, pairs=[(0, 3)]).to_json(), 10)
     (out / "job.json").write_text("{")
     with pytest.raises(InputError, match=r"job.json is damaged .*Give another --out"):
-        begin(out, job.to_json())
+        begin(out, job.to_json(), 10)
+
+
+def test_a_kill_at_the_very_beginning_or_end_is_no_other_job(job, tmp_path):
+    out = tmp_path / "out"
+    killed = atomic(out / "job.json")
+    killed.__enter__()
+    assert len(list(out.iterdir())) == 1
+    begin(out, job.to_json(), 10)
+    assert [path.name for path in out.iterdir()] == ["job.json"]
+    (out / ".parts").mkdir()
+    begin(out, job.to_json(), 10)
+    assert [path.name for path in out.iterdir()] == ["job.json"]
+    (tmp_path / "mine" / ".parts").mkdir(parents=True)
+    with pytest.raises(InputError, match="there is something"):
+        begin(tmp_path / "mine", job.to_json(), 10)
+    assert (tmp_path / "mine" / ".parts").exists(), "it is not ours"
+
+
+def test_pieces_are_small_where_a_walk_is_slow_and_stay_as_they_were(job, tmp_path):
+    assert job.pairs_per_piece(128) == 128
+    generator = build_autoencoder((1, 32, 32), 8)
+    maps = replace(job, bundle=SimpleNamespace(device="cpu", generator=generator))
+    assert maps.pairs_per_piece(128) == 8
+    assert replace(maps, alternatives=4).pairs_per_piece(128) == 2
+    assert begin(tmp_path / "out", job.to_json(), 128) == 128
+    assert begin(tmp_path / "out", job.to_json(), 8) == 128, "begun on a GPU"
