@@ -345,16 +345,25 @@ class Bundle:
             same = (p - self.answers).abs().max(1).values < PROBE_ATOL
         return same.double().mean().item()
 
-    def save(self, folder: str | Path, *, overwrite: bool = False, half: bool = False) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        overwrite: bool = False,
+        half: bool = False,
+        staging: Path | None = None,
+    ) -> None:
         """Writes the bundle to a folder, all of it or nothing.
 
         A bundle that is replaced is moved aside first, so that a process killed in between leaves
-        the old one in a hidden folder beside.
+        the old one in a hidden folder in ``staging``.
 
         Arguments:
             folder: The folder to make.
             overwrite: Whether to replace a bundle that is there.
             half: Whether to write weights in half precision, to make the bundle small.
+            staging: Where it is written before it takes its name, on the same disk. Defaults to
+                the folder around it.
         """
         folder = Path(folder).absolute()
         if folder.is_symlink() or (folder.exists() and not overwrite):
@@ -365,8 +374,8 @@ class Bundle:
         if folder.exists():
             refuse_foreign_files(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        new, old = staging / "new", staging / "old"
+        hidden = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=staging or folder.parent))
+        new, old = hidden / "new", hidden / "old"
         try:
             new.mkdir()
             self._write(new, half)
@@ -375,9 +384,9 @@ class Bundle:
             new.rename(folder)
         except BaseException:
             if _restore(old, folder):
-                shutil.rmtree(staging, ignore_errors=True)
+                shutil.rmtree(hidden, ignore_errors=True)
             raise
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(hidden, ignore_errors=True)
 
     def _write(self, folder: Path, half: bool) -> None:
         self.flow.save(folder / "flow.safetensors", half=half)

@@ -141,6 +141,12 @@ def fit(
     from ..jobs.subject import open_subject
 
     check_device(device)
+
+    def note() -> None:
+        """Notes which classifier the bundle explains."""
+        if classifier is not None:
+            remember(out, classifier)
+
     resume = f"What is done is kept in {work_folder(out)}; the same command goes on from there."
     with (
         interruptible(resume),
@@ -172,9 +178,8 @@ def fit(
             device=device,
             log=reporter.log,
             on_progress=reporter.on_progress,
+            on_saved=note,
         )
-    if classifier is not None:
-        remember(out, classifier)
     if as_json:
         print_json(_fit_json(out, fitted))
     elif not quiet:

@@ -75,10 +75,11 @@ class Budget:
             temporary.write_text(json.dumps(self.kept))
 
     def note(self, left: float | None) -> None:
-        """Keeps now and then how much the job expects to take from here on."""
-        if left is not None and time.perf_counter() - self.saved >= NOTE_SECONDS:
+        """Notes how much the job expects to take from here on, and keeps it now and then."""
+        if left is not None:
             self.kept["expected left"] = left
-            self.save()
+            if time.perf_counter() - self.saved >= NOTE_SECONDS:
+                self.save()
 
 
 def seconds_per_step(train: Callable[[int, Callable[[Epoch], object]], object]) -> float:

@@ -11,7 +11,7 @@ photographs, a spatial one takes its place, with a flow on its maps and guided p
 (:mod:`leapfactual.jobs.spatial`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from .recipe import (
     BATCH_SIZE,
     MAX_SEARCH_IMAGES,
     TRY_SHARE,
+    WRITTEN,
     Part,
     Recipe,
     Run,
@@ -98,6 +99,7 @@ def fit_bundle(
     device: str = "cpu",
     log: Log = no_op,
     on_progress: OnProgress = no_op,
+    on_saved: Callable[[], object] = no_op,
 ) -> Fitted:
     """Summarizes the data, trains a generator, checks it, trains a flow, searches plans, saves.
 
@@ -116,13 +118,16 @@ def fit_bundle(
         device: Where to compute.
         log: Called with a sentence at a time about what is seen.
         on_progress: Called with how far the whole is, see :mod:`leapfactual.jobs.progress`.
+        on_saved: Called when the bundle is there, as long as the fit can be resumed.
     """
     folder = Path(folder)
+    run = Run.begin(recipe or Recipe(), work_folder(folder), classifier, device, log, on_progress)
+    # A fit that was killed behind this point ends as it would have ended.
+    overwrite = overwrite or WRITTEN in run.budget.kept
     if folder.exists() and not overwrite:
         raise InputError(
             f"there is something at {folder} already. Give another --out, or pass --overwrite."
         )
-    run = Run.begin(recipe or Recipe(), work_folder(folder), classifier, device, log, on_progress)
     asked = classifier if isinstance(classifier, Votes) else run.queries
     assert asked is not None, "there is a classifier, or votes"
     with run.stage("first look"):
@@ -173,7 +178,9 @@ def fit_bundle(
             keep_pixels=search.keep_pixels,
             picture=picture,
         )
-        bundle.save(folder, overwrite=overwrite)
+        run.budget.decide(WRITTEN, lambda: True)
+        bundle.save(folder, overwrite=overwrite, staging=run.work)
+    on_saved()
     run.tell_cost()
     run.end(answers_file(folder))
     return Fitted(bundle, summary, consistency, search, run.seconds_of_stages, run.asked)
@@ -216,6 +223,8 @@ def _announce(run: Run, images: Images | Table, train: Part, classes: Sequence[s
     else:
         parts = ", ".join(f"{duration(s)} for the {name}" for name, s in expected.items())
         run.log(f"This will take about {duration(sum(expected.values()))}: {parts}.")
+        run.budget.note(sum(expected.values()))
+        run.budget.save()
 
 
 def _may_be_spatial(recipe: Recipe, images: Images | Table) -> bool:

@@ -39,6 +39,7 @@ from .recipe import (
     balance,
     check_square,
     evenly_spaced,
+    fit_scale,
     orbits,
 )
 
@@ -189,7 +190,7 @@ def train_flow(
         **run.training("training the flow", 0.1, 0.9),
     )
     flow.requires_grad_(False)
-    flow.fit_typicality(z, p, per_class=PER_CLASS)
+    fit_scale(run, flow, z, p, PER_CLASS)
     return flow, {"flow epochs": epochs, "soft": soft, "balanced": balanced}, p
 
 

@@ -41,6 +41,7 @@ from .recipe import (
     balance,
     check_square,
     evenly_spaced,
+    fit_scale,
     orbits,
 )
 
@@ -60,6 +61,8 @@ PERCEPTUAL_WEIGHT, ADVERSARIAL_WEIGHT = 0.2, 0.01
 # eight ways with a dropout of .3 at 24 %. On a CPU, with its few passes, .15 was tried.
 GPU_DROPOUT, CPU_DROPOUT, MAX_PASSES = 0.3, 0.15, 150
 MIN_BATCH = 8
+# Latents of each class that make the scale of typicality.
+PER_CLASS = 200
 # A flow gets this share of the time even where the autoencoder took longer than it should.
 MIN_FLOW_SHARE = 0.2
 # Images whose patches an autoencoder begins with: a hundred thousand patches are plenty.
@@ -319,9 +322,7 @@ def train_flow(
         balanced=balanced,
         **run.training("training the flow", 0.05, 0.95),
     )
-    with_memory(
-        256, lambda batch: flow.fit_typicality(z, p, per_class=200, batch_size=batch), run.log
-    )
+    with_memory(256, lambda batch: fit_scale(run, flow, z, p, PER_CLASS, batch), run.log)
     first = torch.cat([part[:n] for part, n in _first_of_each(p, turns)])
     return flow, {"flow epochs": epochs, "soft": False, "balanced": balanced}, first
 
@@ -347,7 +348,11 @@ def _flow_seconds(run: Run) -> float:
 
 def search(run: Run, held_out: HeldOut) -> PlanSearch:
     """Searches guided plans, on as many images as there is time for."""
-    few = enough_images(held_out, 0.8 * run.budget.left)
+    # Decided once: what is kept of the trial takes no time when it is made again.
+    images = run.budget.decide(
+        "plan images", lambda: len(enough_images(held_out, 0.8 * run.budget.left).x)
+    )
+    few = held_out.first(images)
     search = search_guided_plans(
         few, run.budget.left, lambda share: run.advance(share, "choosing a plan")
     )

@@ -63,3 +63,14 @@ def test_a_step_is_timed_when_the_training_is_warm(clock):
             on_epoch(None)
 
     assert seconds_per_step(train) == pytest.approx(3 / TIMED_STEPS)
+
+
+def test_what_is_left_is_kept_however_often_it_is_saved(clock, tmp_path):
+    """Epochs shorter than the pause between two notes save each time."""
+    own = Budget(100, tmp_path / "budget.json")
+    for left in (60.0, 59.0, 58.0):
+        clock.seconds += 1
+        own.note(left)
+        own.note(None)
+        own.save()
+    assert Budget(100, tmp_path / "budget.json").expected_left == 58

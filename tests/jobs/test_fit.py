@@ -1,5 +1,6 @@
 import io
 import json
+import time
 
 import pytest
 import torch
@@ -11,14 +12,16 @@ from torch.nn import functional as F
 import leapfactual as lf
 from leapfactual.data import Table
 from leapfactual.errors import InputError
+from leapfactual.files import fingerprint
 from leapfactual.generators import Identity, SpatialAutoencoder
-from leapfactual.jobs import fit, guided_plans, oracle, rows, spatial
+from leapfactual.jobs import fit, guided_plans, oracle, plans, rows, spatial
 from leapfactual.jobs.consistency import Agreement
 from leapfactual.jobs.fit import PoorAgreement, fit_bundle
 from leapfactual.jobs.labels import Votes
+from leapfactual.jobs.queries import answers_file
 from leapfactual.jobs.recipe import Recipe
 
-from .conftest import Digits, Squares, colour, part_of, run_of
+from .conftest import FEW_PLANS, Digits, Squares, colour, part_of, run_of
 
 RECIPE = Recipe(features=8, epochs=12, flow_epochs=30)
 SHORT = Recipe(features=4, epochs=2, flow_epochs=8)
@@ -110,6 +113,53 @@ def test_an_interrupted_fit_resumes_to_the_same_weights(svm, tmp_path, monkeypat
     two = run("two")
     for name, value in two.flow.state_dict().items():
         assert torch.equal(value, one.flow.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_fit_that_is_interrupted_at_its_end_ends_as_it_would_have(
+    svm, tmp_path, monkeypatch, late
+):
+    """Whether just before the bundle is there or just behind it."""
+    for name, values in FEW_PLANS.items():
+        monkeypatch.setattr(plans, name, values)
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("LEAPFACTUAL_CACHE", str(tmp_path / "cache"))
+    digits, folder, asked = Digits(60), tmp_path / "bundle", set()
+
+    def slow(x):
+        time.sleep(0.0012 * len(x))
+        keys = {fingerprint(each) for each in x}
+        assert not asked & (keys - usual), "asked twice"
+        asked.update(keys)
+        return svm(x)
+
+    def run(**options):
+        return fit_bundle(
+            digits, slow, folder, classes=digits.classes, recipe=SHORT, force=True, **options
+        )
+
+    usual = {fingerprint(each) for each in digits.x}
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        if not late:
+            patched.setattr(lf.Bundle, "_write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(on_saved=interrupt)
+    assert folder.exists() is late
+    saved = []
+    first = sorted(asked)
+    fitted = run(on_saved=lambda: saved.append(sorted(p.name for p in tmp_path.iterdir())))
+    assert sorted(asked) == first, "nothing else was asked"
+    assert saved == [["bundle", "bundle.fit", "cache"]]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "cache"]
+    assert answers_file(folder).exists()
+    assert lf.Bundle.load(folder).plan == fitted.bundle.plan
+    with pytest.raises(InputError, match="there is something at .* pass --overwrite"):
+        run()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "cache"]
 
 
 def test_a_table_needs_no_training_of_a_generator(tmp_path, plan_grid):

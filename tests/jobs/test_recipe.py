@@ -1,10 +1,12 @@
 """The recipe of a fit: its settings, its budget, its files and the images it learns from."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
+from leapfactual import Flow, MLPField
 from leapfactual.errors import InputError
 from leapfactual.jobs.recipe import (
     CPU_AUTOENCODER_SHARE,
@@ -15,7 +17,9 @@ from leapfactual.jobs.recipe import (
     ORACLE_SHARE,
     TRY_SHARE,
     Recipe,
+    Run,
     balance,
+    fit_scale,
     orbits,
     split,
 )
@@ -72,3 +76,58 @@ def test_epochs_remember_what_was_spent(tmp_path):
 def test_shares_of_the_time_leave_a_flow_on_maps_no_less_than_one_on_rows(autoencoder, plans):
     shares = TRY_SHARE, autoencoder, ORACLE_SHARE, plans
     assert 1 - sum(shares) >= FLOW_SHARE
+
+
+def test_what_is_left_is_kept_with_every_epoch_and_stage(tmp_path):
+    run = run_of(tmp_path)
+    run.stages.expect({"generator": 10.0, "flow": 20.0, "plan": 5.0})
+    with run.stage("first look"):
+        pass
+    assert run.budget.expected_left is None
+    with run.stage("generator"):
+        run.training("training")["on_epoch"](Epoch(1, 4, 0.0, 0.0))
+        kept = json.loads(run.budget.path.read_text())
+        assert kept["expected left"] == pytest.approx(32.5, abs=1)
+    with run.stage("check"):
+        pass
+    kept = json.loads(run.budget.path.read_text())
+    assert kept["expected left"] == pytest.approx(25)
+
+
+def test_a_fit_that_is_killed_while_it_tidies_up_is_over(tmp_path, monkeypatch):
+    work = tmp_path / "bundle.fit"
+    run = Run.begin(Recipe(), work, None, "cpu", print, print)
+    (work / ".bundle.x").mkdir(parents=True)
+    (work / "flow.safetensors").write_text("")
+
+    unlink = Path.unlink
+
+    def kill(path, missing_ok=False):
+        if path.suffix == ".safetensors":
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", kill)
+    with pytest.raises(KeyboardInterrupt):
+        run.end(tmp_path / "answers.db")
+    monkeypatch.undo()
+    assert {path.suffix for path in work.iterdir()} >= {".safetensors", ".json"}
+    again = Run.begin(Recipe(), work, None, "cpu", print, print)
+    assert not work.exists()
+    assert not again.budget.kept
+
+
+def test_the_scale_of_typicality_is_kept_class_by_class(tmp_path):
+    torch.manual_seed(0)
+    flow = Flow(MLPField(2, 3, width=8, depth=2))
+    z, p = torch.randn(60, 2), torch.eye(3)[torch.arange(60) % 2]
+    flow.fit_typicality(z, p, 20)
+    expected = flow.quantiles.clone()
+    for _ in range(2):
+        fit_scale(run_of(tmp_path), flow, z, p, 20)
+        torch.testing.assert_close(flow.quantiles, expected, rtol=0, atol=0, equal_nan=True)
+        flow.fit_typicality = lambda *_: pytest.fail("measured again")
+    del flow.fit_typicality
+    other = Flow(MLPField(2, 3, width=8, depth=2))
+    fit_scale(run_of(tmp_path), other, z, p, 20)
+    assert not torch.equal(other.quantiles[:2], expected[:2])

@@ -260,3 +260,20 @@ def test_a_flow_gets_what_the_autoencoder_left(tmp_path, spent, share):
     run = run_of(tmp_path, minutes=10.0)
     run.budget.started -= spent * run.budget.seconds
     assert spatial._flow_seconds(run) == pytest.approx(share * run.budget.seconds, rel=0.01)
+
+
+def test_a_resumed_search_tries_plans_on_as_many_images_as_before(tmp_path, monkeypatch):
+    """What is kept of the trial takes no time, by which all images would fit."""
+    tried = []
+    held_out = SimpleNamespace(x=range(200), first=lambda n: SimpleNamespace(x=range(n)))
+
+    def search(few, seconds, on_progress):
+        tried.append(len(few.x))
+        return SimpleNamespace(why="")
+
+    monkeypatch.setattr(spatial, "search_guided_plans", search)
+    for fitting in (70, 200):
+        enough = held_out.first(fitting)
+        monkeypatch.setattr(spatial, "enough_images", lambda *_, enough=enough: enough)
+        spatial.search(run_of(tmp_path, minutes=1.0), held_out)
+    assert tried == [70, 70]
