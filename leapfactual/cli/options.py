@@ -19,8 +19,17 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from ..errors import InputError, MissingData
 from ..jobs.progress import duration
@@ -165,7 +174,7 @@ class Bar:
 
     def __init__(self, progress: Progress, what: str, threads: Threads | None = None) -> None:
         self.progress, self.threads = progress, threads
-        self.task = progress.add_task(what, total=1.0, left="")
+        self.task = progress.add_task(what, total=1.0, due=None)
         self.first: tuple[float, float] | None = None
         self.said = time.perf_counter()
 
@@ -186,8 +195,8 @@ class Bar:
         done, took = share - self.first[0], now - self.first[1]
         if left is None and done > 0 and took >= MIN_RATED_SECONDS:
             left = (1 - share) * took / done
-        text = "" if left is None else f"{_clock(left)} left"
-        self.progress.update(self.task, completed=share, description=what, left=text)
+        due = None if left is None else now + left
+        self.progress.update(self.task, completed=share, description=what, due=due)
         late = now - self.said >= SECONDS_PER_LINE
         if late and share < 1 and not self.progress.console.is_terminal:
             self.said = now
@@ -198,6 +207,18 @@ class Bar:
         """Prints a sentence above the bar."""
         if not self.progress.disable:
             self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class TimeLeftColumn(ProgressColumn):
+    """The time that is left, counted down between two reports of how far a job is."""
+
+    def render(self, task: Task) -> Text:
+        """Returns the text."""
+        due = task.fields["due"]
+        if due is None or task.completed >= 1:
+            return Text()
+        left = due - time.perf_counter()
+        return Text(f"{_clock(left)} left" if left > 0 else "longer than expected")
 
 
 def _clock(seconds: float) -> str:
@@ -227,7 +248,7 @@ def progress_bar(what: str, *, quiet: bool = False, adapt: bool = False) -> Iter
         BarColumn(bar_width=None),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
+        TimeLeftColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as shown:
         bar = Bar(shown, what, Threads() if adapt else None)

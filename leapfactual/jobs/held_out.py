@@ -26,7 +26,7 @@ from ..flow import Flow
 from ..leaps import Plan, RatedPlan, describe
 from ..metrics import l1
 from ..solvers import FixedStep
-from ..types import Classifier, Generator, no_op
+from ..types import Classifier, Generator
 from .job import typicality
 from .pairs import random_targets
 
@@ -55,9 +55,6 @@ class HeldOut:
             compared by too, as the share of the distance between random images.
         seed: The seed of the target classes.
         kept: A file to keep in what plans gave. If it exists, they are not walked again.
-
-    Attributes:
-        on_walk: Called after every walk.
     """
 
     def __init__(
@@ -87,7 +84,6 @@ class HeldOut:
         among = seen if 1 < len(seen) < flow.classes else None
         self.target = random_targets(self.source, flow.classes, seed, among)
         self.distance = None if distance is None else relative(distance, x)
-        self.on_walk: Callable[[], object] = no_op
         self.walks = Walks(kept, self._identity() if kept is not None else "")
 
     def _identity(self) -> str:
@@ -162,7 +158,6 @@ class HeldOut:
             key = repr([describe(plan), repr(solver), typical, keep_pixels, start, end])
             if key not in self.walks:
                 self.walks.put(key, self._walk(explainer, slice(start, end), typical))
-                self.on_walk()
             parts.append(self.walks.get(key))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 

@@ -333,11 +333,17 @@ class Pieces:
         self.folder.mkdir(exist_ok=True)
         pending = [piece for piece in self.pieces if not piece.record.exists()]
         done = self.total - sum(len(piece.pairs) for piece in pending)
-        on_progress(done / self.total, f"{verb} {done} of {self.total}", None)
+
+        def tell() -> None:
+            on_progress(done / self.total, f"{verb} {done} of {self.total}", None)
+
+        if isinstance(self.job.classifier, Queries):
+            self.job.classifier.on_call = tell
+        tell()
         for piece in pending:
             yield piece
             done += len(piece.pairs)
-            on_progress(done / self.total, f"{verb} {done} of {self.total}", None)
+            tell()
 
     def records(self) -> Iterator[Path]:
         """Yields the records, in the order of the pairs."""

@@ -36,7 +36,7 @@ class Stages:
         self.on_progress, self.clock = on_progress, clock
         self.started = clock() - spent
         self.expected: dict[str, float] = {}
-        self.stage, self.share, self.best = "", 0.0, 0.0
+        self.stage, self.what, self.share, self.best = "", "", 0.0, 0.0
         # The share and the time from which on the rate of the stage is measured.
         self.measured_from: tuple[float, float] | None = None
 
@@ -62,7 +62,8 @@ class Stages:
         names = [*self.expected]
         for name in names[: names.index(stage)] if stage in names else ():
             del self.expected[name]
-        self.stage, self.share, self.measured_from = stage, 0.0, None
+        self.stage = self.what = stage
+        self.share, self.measured_from = 0.0, None
 
     def advance(self, share: float, what: str) -> None:
         """Says that a share of the stage is done, and what is going on.
@@ -70,13 +71,17 @@ class Stages:
         The first share of a stage may have been done before an interruption, so that the rate is
         measured from there.
         """
-        self.share = share
+        self.share, self.what = share, what
         if self.measured_from is None and share > 0:
             self.measured_from = share, self.clock()
         left = self.left
         if left is not None:
             self.best = max(self.best, self.spent / max(self.spent + left, 1e-9))
         self.on_progress(min(self.best, 1.0), what, left)
+
+    def pulse(self) -> None:
+        """Says again how far the stage is, while what it waits for goes on."""
+        self.advance(self.share, self.what)
 
     def _left_of_stage(self) -> float:
         if self.measured_from is not None:

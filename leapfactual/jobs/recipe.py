@@ -136,6 +136,8 @@ class Run:
         if OVER in run.budget.kept:
             run._remove()
             run = cls(recipe, work, log, device, Stages(on_progress), queries)
+        if queries is not None:
+            queries.on_call = run.stages.pulse
         remove_temporaries(work)
         run.stages.started -= run.budget.spent_before
         return run

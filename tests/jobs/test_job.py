@@ -12,6 +12,7 @@ from leapfactual.data import open_images
 from leapfactual.errors import InputError
 from leapfactual.files import atomic
 from leapfactual.jobs.job import Inputs, Job, Pieces, begin, open_inputs
+from leapfactual.jobs.queries import Queries
 from leapfactual.jobs.spatial import build_autoencoder
 
 CLASSIFIER = "from leapfactual.pretrained import load\nexplained = load().classifier\n"
@@ -64,6 +65,17 @@ def test_inputs_are_opened_to_fit_the_bundle(shipped, folder, tmp_path, monkeypa
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match=r"images of 1 × 28 × 28; .*t.csv is a table"):
         open_inputs(tmp_path / "bundle", [tmp_path / "t.csv"], "mine.py:explained")
+
+
+def test_a_job_that_waits_for_its_classifier_is_heard_of(job, tmp_path):
+    queries = Queries(job.classifier)
+    asking = replace(job, classifier=queries)
+    heard = []
+    pieces = Pieces(asking, tmp_path, 16)
+    for piece in pieces.pending("explained", lambda *told: heard.append(told[1])):
+        queries(piece.load()[0])
+    done = [0, 0, 16, 16, 24]
+    assert heard == [f"explained {n} of 24" for n in done], "after each query and each piece"
 
 
 def test_a_plan_is_the_bundles_or_given_or_on_the_front_or_fast(shipped):

@@ -56,6 +56,19 @@ def test_the_share_never_falls(clock):
     assert heard == sorted(heard)
 
 
+def test_a_pulse_says_the_same_again_a_little_later(clock):
+    heard = []
+    stages = Stages(lambda *told: heard.append(told), clock=clock)
+    stages.expect({"plan": 60.0})
+    stages.begin("plan")
+    stages.pulse()
+    stages.advance(0.5, "choosing a plan")
+    clock.now += 10
+    stages.pulse()
+    assert [told[1] for told in heard] == ["plan", "choosing a plan", "choosing a plan"]
+    assert heard[2][0] > heard[1][0], "time went by"
+
+
 def test_what_was_done_before_an_interruption_is_no_rate(clock):
     stages = Stages(spent=500.0, clock=clock)
     stages.expect({"flow": 100.0})

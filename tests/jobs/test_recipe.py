@@ -49,6 +49,16 @@ def test_plans_are_tried_on_images_of_all_classes_though_folders_stand_in_order(
     assert len(set(digits.labels[rows[:30]].tolist())) >= 8
 
 
+def test_a_fit_that_waits_for_its_classifier_is_heard_of(tmp_path, svm, small_digits):
+    heard = []
+    run = Run.begin(
+        Recipe(), tmp_path, svm, "cpu", lambda _: None, lambda *told: heard.append(told[1])
+    )
+    with run.stage("check"):
+        run.queries(small_digits.x[:4])
+    assert heard == ["check"]
+
+
 def test_one_class_alone_is_refused_and_few_images_of_a_class_are_named(tmp_path):
     said = []
     run = run_of(tmp_path, said.append)
