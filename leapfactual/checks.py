@@ -154,10 +154,15 @@ def probabilities(p: Tensor, rows: int, classes: int, name: str = "p") -> None:
         )
 
 
-def find_class(name: str, classes: Sequence[str]) -> int:
+def find_class(name: str, classes: Sequence[str], place: str = "") -> int:
     """Returns the number of a class by its name, suggesting the nearest for one that is unknown.
 
     Upper and lower case are told apart only where two names differ in nothing else.
+
+    Arguments:
+        name: The name.
+        classes: The names of the classes.
+        place: Where the name stands, for the error.
 
     Example:
         >>> find_class("Spiral", ["edge-on", "spiral"])
@@ -171,7 +176,7 @@ def find_class(name: str, classes: Sequence[str]) -> int:
     near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.4)
     hint = f"Did you mean `{classes[folded.index(near[0])]}`? " if near else ""
     listed = ", ".join(classes[:12]) + (", …" if len(classes) > 12 else "")
-    raise InputError(f"`{name}` is none of the classes. {hint}There are {listed}.")
+    raise InputError(f"{place}`{name}` is none of the classes. {hint}There are {listed}.")
 
 
 def targets(
@@ -218,9 +223,10 @@ def targets(
         )
     wrong = (y < 0) | (y >= classes)
     if not capturing(y) and wrong.any():
+        listed = f": {', '.join(names[:12])}{', …' if len(names) > 12 else ''}" if names else ""
         raise InputError(
             f"`target` {int(y[wrong][0])} is not a class: this flow knows {classes} classes, "
-            f"0 to {classes - 1}. Choose one of those."
+            f"0 to {classes - 1}{listed}. Choose one of those."
         )
     return y.clone()
 

@@ -151,6 +151,20 @@ def read_safetensors(
         raise InputError(f"{path} is no whole safetensors file ({error}). {remedy}") from error
 
 
+def is_whole(path: Path) -> bool:
+    """Returns whether a file of JSON or safetensors can be read; others are not looked into."""
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt"):
+                return True
+        elif path.suffix in (".json", ".jsonl"):
+            text = path.read_text(encoding="utf-8")
+            return path.suffix == ".jsonl" or parse_json(text) is not None
+        return True
+    except (SafetensorError, OSError, ValueError):
+        return False
+
+
 def parse_json(text: str) -> Any:  # noqa: ANN401 - whatever it holds
     """Reads JSON, and raises ValueError where it is none or nested too deep.
 

@@ -236,7 +236,7 @@ def test_a_job_of_alternatives_has_a_row_for_each(shipped, tmp_path):
         assert len(list(csv.DictReader(file))) == 9
     assert len(list((out / "animations").glob("*.webp"))) == 4
     for changes in ({}, {"alternatives": 2}, {"alternatives": 3, "seed": 1}):
-        with pytest.raises(InputError, match="another job: its alternatives differ"):
+        with pytest.raises(InputError, match="another job, which differs in its alternatives"):
             explain_all(Job(**parts, shown=4, **changes), out)
     with pytest.raises(InputError, match="3 alternatives or reliable counterfactuals, not both"):
         Job(**parts, reliable=DIGITS, alternatives=3)

@@ -315,7 +315,7 @@ def test_a_job_in_a_mask_is_a_job_of_its_own(shipped, soft, tmp_path):
     assert not torch.equal(written, digits[[4]][0])
     assert "Outside of a mask" in (out / "index.html").read_text()
     for other in (None, 1 - soft):
-        with pytest.raises(InputError, match="another job: its mask differ"):
+        with pytest.raises(InputError, match="another job, which differs in its mask"):
             explain_all(Job(**parts, mask=other), out)
     assert "mask" in json.loads((out / "job.json").read_text())
 

@@ -248,7 +248,10 @@ class Bundle:
             fast: Whether to take the fast plan.
         """
         if (plan is not None) + (reliability is not None) + fast > 1:
-            raise InputError("give a plan, a reliability or fast: one of them.")
+            raise InputError(
+                "plan, reliability and fast (--plan, --reliability, --fast) each choose a plan: "
+                "give one of them."
+            )
         if plan is not None:
             return (parse(plan) if isinstance(plan, str) else tuple(plan)), None
         if reliability is not None:
@@ -332,9 +335,12 @@ class Bundle:
         p = in_halves(classifier, self._on_device(self.probes))
         if not isinstance(p, Tensor) or p.shape != self.answers.shape:
             got = checks.shape(p) if isinstance(p, Tensor) else type(p).__name__
+            if isinstance(p, Tensor) and p.ndim == 2 and len(p) == len(self.probes):
+                got = f"{p.shape[1]} columns"
             raise InputError(
                 f"this bundle knows {self.flow.classes} classes, {', '.join(self.classes)}; the "
-                f"given classifier answers {len(self.probes)} images with {got}."
+                f"given classifier answers {len(self.probes)} images with {got}. Give the one "
+                "that the bundle was made for, or make a bundle for this one."
             )
         checks.probabilities(p, len(p), self.flow.classes, "the classifier's answer")
         p = p.float().cpu()

@@ -28,7 +28,10 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Returns the manifest of a bundle, without reading anything else."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
-        raise MissingData(f"there is no bundle at {folder}: it has no {MANIFEST}.")
+        raise MissingData(
+            f"there is no bundle at {folder}: it has no {MANIFEST}. Give the folder that "
+            "`leapfactual fit` wrote."
+        )
     if path.stat().st_size > MAX_MANIFEST_BYTES:
         raise InputError(f"{path} has {path.stat().st_size} bytes, too many for a manifest.")
     try:

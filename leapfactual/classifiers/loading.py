@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError, MissingData
+from ..errors import ClassifierError, InputError, MissingData
 from ..types import Classifier
 from .adapters import from_sklearn, onnx_rows
 from .preprocessing import Preprocessing
@@ -27,6 +28,8 @@ from .wrap import (
     from_labels,
     from_logits,
     from_probabilities,
+    last_line,
+    naming_errors,
     prepare,
     to_tensor,
 )
@@ -94,10 +97,17 @@ def open_classifier(
 
     @torch.no_grad()
     def query(x: Tensor) -> Any:  # noqa: ANN401 - whatever the user's function gives
-        return model(prepare(x, preprocessing))
+        with naming_errors(x):
+            return model(prepare(x, preprocessing))
 
     first = query(example)
     kind = output_type or _infer_output_type(first, example, name)
+    if output_type == "probabilities" and _infer_output_type(first, example, name) == "logits":
+        raise InputError(
+            f"`{name}` must answer with probabilities, each row non-negative with sum 1, got rows "
+            "of other numbers. If they are logits: --output-type logits, in Python "
+            "output_type='logits'."
+        )
     if kind in ("labels", "names") and len(classes) < 2:
         raise InputError(
             f"`{name}` answers with {kind}, so the classes must be known. Name them: --classes "
@@ -134,7 +144,7 @@ def import_object(name: str, folder: Path | None = None) -> Any:  # noqa: ANN401
     if not (place and colon and attribute) or (place.startswith(".") and not from_file):
         raise InputError(
             f"`{name}` must be `package.module:attribute` or `file.py:attribute`, for example "
-            "`my_models:classify`."
+            f"`{name if name.endswith('.py') else 'my_models'}:classify`."
         )
     here = folder or Path.cwd()
     path = here / place
@@ -145,12 +155,16 @@ def import_object(name: str, folder: Path | None = None) -> Any:  # noqa: ANN401
     sys.path.insert(0, str(here))
     try:
         module = _load_module(path) if from_file else importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-            raise
-        raise MissingData(
-            f"there is no module `{place}`, here or installed. Run from the folder that holds it, "
-            "or install it."
+    except Exception as error:  # a user's code may raise anything
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{place}.".startswith(f"{missing}."):
+            raise MissingData(
+                f"there is no module `{place}`, here or installed. Run from the folder that holds "
+                "it, or install it."
+            ) from error
+        remedy = f"Mend {place}" if missing is None else f"Install {missing}"
+        raise ClassifierError(
+            f"`{place}` cannot be imported: {last_line(error)}. {remedy}.", []
         ) from error
     finally:
         sys.path.remove(str(here))
@@ -158,7 +172,9 @@ def import_object(name: str, folder: Path | None = None) -> Any:  # noqa: ANN401
     for part in attribute.split("."):
         if not hasattr(value, part):
             names = sorted(n for n in vars(module) if not n.startswith("_"))
-            raise InputError(f"`{place}` has no `{attribute}`; it has {', '.join(names)}.")
+            near = get_close_matches(part, names, n=1)
+            hint = f" Did you mean `{place}:{near[0]}`?" if near else ""
+            raise InputError(f"`{place}` has no `{attribute}`; it has {', '.join(names)}.{hint}")
         value = getattr(value, part)
     return value
 
@@ -193,6 +209,12 @@ def _infer_output_type(answer: Any, x: Tensor, spec: str) -> str:  # noqa: ANN40
             f"`{spec}` must answer with labels (N,) or rows (N, K), got {describe(answer)}."
         )
     rows = y.double()
+    bad = int((~rows.isfinite()).any(1).sum())
+    if bad:
+        raise InputError(
+            f"`{spec}` answers with NaN or infinite numbers about {bad} of {len(x)} images. "
+            "Return finite probabilities or logits."
+        )
     on_simplex = (rows >= 0).all() and ((rows.sum(1) - 1).abs() <= SIMPLEX_ATOL).all()
     return "probabilities" if on_simplex else "logits"
 

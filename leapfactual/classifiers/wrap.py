@@ -94,7 +94,8 @@ def from_labels(
             wrong = int(y.min()) if y.min() < 0 else int(y.max())
             raise InputError(
                 f"the label {wrong} is not a class: there are {classes}, 0 to {classes - 1}. "
-                "Pass the right number as `classes`."
+                "Count from 0, and give the right number of `classes`, on the command line all "
+                "their names: --classes."
             )
         return F.one_hot(y.long(), classes).to(x.dtype)
 
@@ -137,13 +138,22 @@ def naming_errors(x: Tensor) -> Iterator[None]:
     except (LeapError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a user's code may raise anything
-        said = str(error).strip().splitlines()[-1:] or ["no reason given"]
         what = "images in [0, 1]" if x.ndim == 4 else "rows"
         raise ClassifierError(
-            f"the classifier failed on {what} of shape {checks.shape(x)}: "
-            f"{type(error).__name__}: {said[0]}",
+            f"the classifier failed on {what} of shape {checks.shape(x)}: {last_line(error)}.",
             list(range(len(x))),
         ) from error
+
+
+def last_line(error: Exception) -> str:
+    """Returns what an error is, with the last line of what it says.
+
+    Example:
+        >>> last_line(ValueError("too bad"))
+        'ValueError: too bad'
+    """
+    said = str(error).strip().splitlines()[-1:] or ["no reason given"]
+    return f"{type(error).__name__}: {said[0].removesuffix('.')}"
 
 
 def check_classes(classes: int, who: str) -> None:

@@ -2,13 +2,14 @@
 
 import errno
 import sys
+import traceback
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from .. import __version__
-from ..errors import LeapError
+from ..errors import ClassifierError, LeapError
 from .data import data, inspect
 from .demo import demo
 from .jobs import augment, evaluate, explain, fit
@@ -17,6 +18,7 @@ from .people import people
 
 # What shells give for an interruption from the keyboard.
 INTERRUPTED = 130
+DEBUG = "--debug"
 
 app = typer.Typer(
     name="leapfactual",
@@ -62,16 +64,30 @@ def run_app(app: typer.Typer) -> None:
     except Interrupted as error:
         _fail(str(error), INTERRUPTED)
     except LeapError as error:
-        _fail(f"{type(error).__name__}: {error}")
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            if error.filename is None:
-                raise
-            _fail(f"{error.filename}: {error.strerror}. Give another place, or mend this one.")
-        _fail(
-            f"the disk is full: {error}. What was finished is kept. Make room and run the same "
-            "command again."
-        )
+        hint = ""
+        if DEBUG in sys.argv:
+            traceback.print_exception(error)
+        elif isinstance(error, ClassifierError) and error.__cause__ is not None:
+            hint = f" To see where, add {DEBUG}."
+        _fail(f"{type(error).__name__}: {error}{hint}")
+    except Exception as error:
+        if _is_full(error):
+            _fail(
+                f"the disk is full: {error}. What was finished is kept. Make room and run the "
+                "same command again."
+            )
+        if not isinstance(error, OSError) or error.filename is None:
+            raise
+        _fail(f"{error.filename}: {error.strerror}. Give another place, or mend this one.")
+
+
+def _is_full(error: object) -> bool:
+    """Tells whether an error is that of a full disk, also as databases tell it."""
+    error = getattr(error, "orig", error)
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # The second is of the file of shared memory, which cannot grow on a full disk.
+    return getattr(error, "sqlite_errorname", None) in ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
 
 
 def _fail(text: str, status: int = 1) -> None:

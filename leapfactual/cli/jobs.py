@@ -14,6 +14,7 @@ from .options import (
     BundleFolder,
     ClassifierName,
     Config,
+    Debug,
     Device,
     Fast,
     Force,
@@ -77,6 +78,13 @@ def fit(
         int | None,
         typer.Option(help="1 for grey, 3 for colour. Defaults to what the first image has."),
     ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="The column of a table that names the class of each row. Defaults to one called "
+            "label, class, target or y."
+        ),
+    ] = None,
     stretch: Annotated[
         str,
         typer.Option(
@@ -121,6 +129,7 @@ def fit(
     overwrite: Annotated[bool, typer.Option(help="Replace a bundle that is there.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
+    debug: Debug = False,
     config: Config = None,
 ) -> None:
     """Train a generator and a flow for a classifier, choose a plan.
@@ -161,6 +170,7 @@ def fit(
             output_type=output_type,
             size=size,
             channels=channels,
+            label=label,
             stretch=stretch,
             device=device,
             log=reporter.log,
@@ -238,6 +248,7 @@ def explain(
     title: Annotated[str, typer.Option(help="The heading of the page.")] = "Counterfactuals",
     as_json: Json = False,
     quiet: Quiet = False,
+    debug: Debug = False,
     config: Config = None,
 ) -> None:
     """Make counterfactuals of images, with a page to look at.
@@ -261,7 +272,7 @@ def explain(
         interruptible(resume),
         progress_bar("opening", quiet=quiet or as_json, adapt=True) as reporter,
     ):
-        inputs = _open(bundle, images, classifier, output_type, device)
+        inputs = _open(bundle, images, classifier, output_type, device, reporter)
         where = None if mask is None else inputs.read_mask(mask)
         pairs = choose_pairs(
             inputs, target=target, all_targets=all_targets, targets=targets, mask=where
@@ -280,7 +291,7 @@ def explain(
             force=force,
             keep_pixels=keep_pixels,
         )
-        summary = explain_all(job, out, reporter.on_progress)
+        summary = explain_all(job, out, reporter.on_progress, reporter.log)
         _log_broken(inputs, reporter)
     if as_json:
         print_json({**summary, "page": str(out / "index.html")})
@@ -317,6 +328,7 @@ def evaluate(
     out: Out = Path("evaluation"),
     as_json: Json = False,
     quiet: Quiet = False,
+    debug: Debug = False,
     config: Config = None,
 ) -> None:
     """Measure a bundle on images: each metric, with its error.
@@ -334,7 +346,7 @@ def evaluate(
         interruptible(resume),
         progress_bar("opening", quiet=quiet or as_json, adapt=True) as reporter,
     ):
-        inputs = _open(bundle, images, classifier, output_type, device)
+        inputs = _open(bundle, images, classifier, output_type, device, reporter)
         second = inputs.open_oracle(oracle) if oracle else None
         if target is None and not all_targets:
             pairs = random_pairs(find_sources(inputs), len(inputs.bundle.classes), seed)
@@ -399,6 +411,7 @@ def augment(
     out: Out,
     as_json: Json = False,
     quiet: Quiet = False,
+    debug: Debug = False,
     config: Config = None,
 ) -> None:
     """Make training data: reliable counterfactuals by class.
@@ -418,7 +431,7 @@ def augment(
         interruptible(resume),
         progress_bar("opening", quiet=quiet or as_json, adapt=True) as reporter,
     ):
-        inputs = _open(bundle, images, classifier, output_type, device)
+        inputs = _open(bundle, images, classifier, output_type, device, reporter)
         filters = Filters(valid, typical, [inputs.open_oracle(name) for name in oracles or []])
         pairs = augmentation_pairs(
             inputs,
@@ -432,7 +445,7 @@ def augment(
             reliability = 1.0
         chosen, solver = inputs.bundle.choose_plan(plan=plan, reliability=reliability, fast=fast)
         job = inputs.job(pairs, chosen, solver=solver, force=force, keep_pixels=keep_pixels)
-        summary = augment_all(job, out, filters, reporter.on_progress)
+        summary = augment_all(job, out, filters, reporter.on_progress, reporter.log)
         _log_broken(inputs, reporter)
     if as_json:
         print_json(summary)
@@ -454,17 +467,22 @@ def _open(
     classifier: str | None,
     output_type: str | None,
     device: str,
+    reporter: Reporter,
 ) -> "Inputs":
     """Opens what a job reads; the classifier, where it is not named, as `fit` noted it."""
     from ..jobs.job import open_inputs
+    from ..jobs.subject import describe_conversions
 
     check_device(device)
     folder = None
     if classifier is None:
         classifier, folder = recall(bundle)
-    return open_inputs(
+    inputs = open_inputs(
         bundle, images, classifier, folder=folder, output_type=output_type, device=device
     )
+    for line in describe_conversions(inputs.images):
+        reporter.log(line)
+    return inputs
 
 
 def _log_broken(inputs: "Inputs", reporter: Reporter) -> None:

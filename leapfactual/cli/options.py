@@ -112,9 +112,7 @@ Reliability = Annotated[
     float | None,
     typer.Option(
         help="The operating point on the bundle's front, from 0, just across the boundary, to 1, "
-        "as typical as the class's own images.",
-        min=0.0,
-        max=1.0,
+        "as typical as the class's own images."
     ),
 ]
 Fast = Annotated[
@@ -138,6 +136,9 @@ Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cu
 Out = Annotated[Path, typer.Option("--out", help="The folder to write to.", file_okay=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Where a classifier fails, show the whole traceback.")
+]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -296,6 +297,8 @@ def check_device(name: str) -> None:
             raise RuntimeError("it computes nothing")
     except Exception as error:  # a backend that is not there can raise anything
         reason = str(error).splitlines()[0]
+        if "device type at start" in reason:
+            reason = "torch knows no such device"
         raise InputError(
             f"`--device {name}` cannot be used ({reason}). Use cpu, or cuda with a GPU."
         ) from error

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..errors import InputError
 from . import packages, squares
 from .datasets import Dataset
 from .digits import digits
@@ -33,6 +34,7 @@ def open_data(
     *,
     size: tuple[int, int] | None = None,
     channels: int | None = None,
+    label: str | None = None,
 ) -> Images | Table:
     """Opens a table if the source is a CSV file, and images otherwise.
 
@@ -40,7 +42,13 @@ def open_data(
         source: What :func:`open_table` or :func:`open_images` takes.
         size: Height and width to resize images to.
         channels: 1 for grey images, 3 for colour.
+        label: The column of a table that names the class of each row.
     """
     if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv":
-        return open_table(source)
+        return open_table(source, label=label)
+    if label is not None:
+        raise InputError(
+            f"`label` is the column of a table, got {label!r} for images. Their classes are the "
+            "names of their folders."
+        )
     return open_images(source, size=size, channels=channels)

@@ -35,7 +35,7 @@ def read_csv_rows(
     if not {"image", column} <= set(header):
         raise InputError(
             f"{path} must have the columns `image` and `{column}`, got "
-            f"{', '.join(header) or 'none'}."
+            f"{', '.join(header) or 'none'}. Name them in its first line."
         )
     for number, line in enumerate(lines, 2):
         if not line:
@@ -44,10 +44,15 @@ def read_csv_rows(
         cells = dict(zip(header, values, strict=False))
         rows = known.get(cells["image"], [])
         if len(rows) != 1:
+            wrong = f"{path}:{number} names `{cells['image']}`"
+            if rows:
+                raise InputError(
+                    f"{wrong}: {len(rows)} images have that name. Give the whole path, such as "
+                    f"`{images.names[rows[0]]}`."
+                )
             near = difflib.get_close_matches(cells["image"], known, n=1)
-            hint = f" Did you mean `{near[0]}`?" if near else ""
-            many = "several images have that name" if rows else "there is no such image"
-            raise InputError(f"{path}:{number} names `{cells['image']}`: {many}.{hint}")
+            hint = f"Did you mean `{near[0]}`?" if near else f"One is `{images.names[0]}`."
+            raise InputError(f"{wrong}: there is no such image. {hint}")
         yield f"{path}:{number}", rows[0], cells
     if not any(lines):
         raise InputError(f"{path} names no image. Give one line for each.")

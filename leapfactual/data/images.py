@@ -5,7 +5,8 @@ A set is opened from a folder of class folders, a flat folder, a zip of either, 
 with the reason and left out, the rest is done.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -15,14 +16,15 @@ from torch.nn import functional as F
 from .. import checks
 from ..errors import InputError, MissingData
 from ..imaging import STRETCHES, stretch
-from .sources import SUFFIXES, Broken, Source, open_source
+from .sources import Broken, Notes, Source, open_source
 
 
 class Images:
     """Set of images on disk, all of one shape, that is read lazily.
 
     Create one with :func:`open_images`. It can be indexed with rows, iterated in batches, and
-    given to :func:`leapfactual.embed` and :func:`leapfactual.training.fit_generator`.
+    given to :func:`leapfactual.embed` and :func:`leapfactual.training.fit_generator`. What was
+    left out stands in ``broken``, and in ``converted`` how many images were converted, and how.
     """
 
     def __init__(
@@ -33,7 +35,9 @@ class Images:
         broken: Sequence[Broken],
         stretch: str = "none",
         crop: int | None = None,
+        converted: Mapping[str, int] | None = None,
     ) -> None:
+        self.converted = dict(converted or {})
         self._source, self._rows = source, list(rows)
         self.stretch, self.crop = stretch, crop
         self.shape, self.broken = shape, list(broken)
@@ -74,7 +78,7 @@ class Images:
     def take(self, rows: Sequence[int] | Tensor) -> "Images":
         """Returns the set of some of the images."""
         chosen = [self._rows[int(row)] for row in rows]
-        return Images(self._source, chosen, self.shape, self.broken, self.stretch, self.crop)
+        return self._with(chosen, self.stretch)
 
     def stretched(self, stretch: str) -> "Images":
         """Returns the same set with what is faint lifted: ``sqrt``, ``asinh`` or ``log``."""
@@ -82,7 +86,12 @@ class Images:
             raise InputError(
                 f"the stretch must be one of {', '.join(STRETCHES)}, got {stretch!r}."
             )
-        return Images(self._source, self._rows, self.shape, self.broken, stretch, self.crop)
+        return self._with(self._rows, stretch)
+
+    def _with(self, rows: Sequence[int], stretch: str) -> "Images":
+        return Images(
+            self._source, rows, self.shape, self.broken, stretch, self.crop, self.converted
+        )
 
     def batches(self, batch_size: int) -> Iterator[Tensor]:
         """Yields the images in order, batch by batch."""
@@ -131,11 +140,13 @@ def open_images(
     if crop is not None:
         checks.positive(crop, "crop")
     if channels not in (None, 1, 3):
-        raise InputError(f"`channels` must be 1 or 3, got {channels!r}.")
+        raise InputError(f"`channels` must be 1 for grey or 3 for colour, got {channels!r}.")
     shape: tuple[int, int, int] | None = None
     rows = []
     broken = []
-    for row, image in _each(where):
+    notes: Notes = defaultdict(set)
+    converted = Counter[str]()
+    for row, image in _each(where, notes):
         try:
             if not isinstance(image, Tensor):
                 raise image
@@ -148,27 +159,37 @@ def open_images(
             broken.append(Broken(where.name(row), str(error)))
         else:
             rows.append(row)
+            converted.update([*sorted(notes.pop(row, ())), *_conversions(image, shape)])
         if on_image is not None:
             on_image(row + 1, len(where))
     if shape is None or not rows:
-        first = f" The first: {broken[0]}" if broken else ""
-        raise InputError(
-            f"there is no image in {source} that can be read: {len(broken)} were tried.{first} "
-            f"Give a folder or a zip with files of the kinds {', '.join(SUFFIXES)}."
-        )
-    return Images(where, rows, shape, [*broken, *where.left_out], crop=crop)
+        if not broken:
+            raise InputError(f"{source} holds no images. Give one that does.")
+        if len(broken) == 1:
+            raise InputError(f"the only image cannot be used. {broken[0]}")
+        raise InputError(f"none of {len(broken)} images can be used. The first: {broken[0]}")
+    left_out = [*broken, *where.left_out]
+    return Images(where, rows, shape, left_out, crop=crop, converted=converted)
 
 
-def _each(where: Source) -> Iterator[tuple[int, Tensor | InputError | MissingData]]:
+def _conversions(image: Tensor, shape: tuple[int, int, int]) -> Iterator[str]:
+    """Yields what is done to an image so that it fits."""
+    if tuple(image.shape[1:]) != shape[1:]:
+        yield f"resized to {shape[1]} × {shape[2]}"
+    if image.shape[0] != shape[0]:
+        yield "turned from colour to grey" if shape[0] == 1 else "turned from grey to colour"
+
+
+def _each(where: Source, notes: Notes) -> Iterator[tuple[int, Tensor | InputError | MissingData]]:
     """Yields every image, or the error that it raises; reads in blocks as long as none does."""
     for start in range(0, len(where), where.block):
         rows = range(start, min(start + where.block, len(where)))
         try:
-            yield from zip(rows, where.read(rows), strict=True)
+            yield from zip(rows, where.read(rows, notes), strict=True)
         except (InputError, MissingData):
             for row in rows:
                 try:
-                    (image,) = where.read([row])
+                    (image,) = where.read([row], notes)
                 except (InputError, MissingData) as error:
                     yield row, error
                 else:

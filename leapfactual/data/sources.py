@@ -5,6 +5,7 @@ import math
 import os
 import zipfile
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from ..errors import InputError, LeapError, MissingData
 from .hdf5 import open_hdf5, plain_dataset
-from .reading import MAX_PIXELS, decode, read_image, to_unit
+from .reading import FROM_16_BITS, MAX_PIXELS, decode, read_image, to_unit
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
 # Guards against archives that unpack without end: an .npz is read whole, up to so many GiB unless
@@ -27,11 +28,16 @@ MAX_MEMBER_BYTES = 256 * 2**20
 BLOCK_BYTES = 64 * 2**20
 EMPTY_FOLDER = "the folder holds no images; folders inside it are not searched"
 OTHER_KIND = f"it is of none of the kinds {', '.join(SUFFIXES)}"
+DEEP_FOLDER = "the folder lies in a class folder; those are not searched"
 TOO_DEEP = "it lies in a folder inside a class folder; those are not searched"
 IMAGE_KEYS = ("images", "x", "image", "data", "arr_0")
 # The bit of a zip member's flags that says so.
 ENCRYPTED = 1
 LABEL_KEYS = ("labels", "ans", "y", "label", "target", "targets", "arr_1")
+
+
+# What was converted, for each row.
+Notes = defaultdict[int, set[str]]
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,13 @@ class Source(ABC):
         """Returns what an image is called."""
 
     @abstractmethod
-    def read(self, rows: Sequence[int]) -> list[Tensor]:
-        """Returns images ``(C, H, W)`` in [0, 1]; raises :class:`InputError` where it cannot."""
+    def read(self, rows: Sequence[int], notes: Notes | None = None) -> list[Tensor]:
+        """Returns images ``(C, H, W)`` in [0, 1]; raises :class:`InputError` where it cannot.
+
+        Arguments:
+            rows: Which images.
+            notes: Takes for each row what was converted, in words.
+        """
 
 
 class Files(Source):
@@ -84,11 +95,13 @@ class Files(Source):
 
     def name(self, row: int) -> str:
         """See :meth:`Source.name`."""
-        return str(self.paths[row])
+        # A name that is not UTF-8 could be written nowhere.
+        return os.fsencode(self.paths[row]).decode(errors="backslashreplace")
 
-    def read(self, rows: Sequence[int]) -> list[Tensor]:
+    def read(self, rows: Sequence[int], notes: Notes | None = None) -> list[Tensor]:
         """See :meth:`Source.read`."""
-        return [read_image(self.paths[row]) for row in rows]
+        notes = defaultdict(set) if notes is None else notes
+        return [read_image(self.paths[row], notes[row]) for row in rows]
 
 
 class ZipFiles(Source):
@@ -114,11 +127,12 @@ class ZipFiles(Source):
         """See :meth:`Source.name`."""
         return f"{self.path}/{self.members[row].filename}"
 
-    def read(self, rows: Sequence[int]) -> list[Tensor]:
+    def read(self, rows: Sequence[int], notes: Notes | None = None) -> list[Tensor]:
         """See :meth:`Source.read`."""
-        return [self._image(self.members[row], self.name(row)) for row in rows]
+        notes = defaultdict(set) if notes is None else notes
+        return [self._image(self.members[row], self.name(row), notes[row]) for row in rows]
 
-    def _image(self, member: zipfile.ZipInfo, name: str) -> Tensor:
+    def _image(self, member: zipfile.ZipInfo, name: str, notes: set[str]) -> Tensor:
         if member.file_size > MAX_MEMBER_BYTES:
             raise InputError(
                 f"{name} unpacks to {member.file_size / 2**20:.0f} MiB, more than "
@@ -136,7 +150,7 @@ class ZipFiles(Source):
             raise InputError(
                 f"{name} cannot be unpacked ({type(error).__name__}: {error}). Pack it again."
             ) from error
-        return decode(io.BytesIO(content), name)
+        return decode(io.BytesIO(content), name, notes)
 
 
 class Array(Source):
@@ -177,7 +191,7 @@ class Array(Source):
         """See :meth:`Source.name`."""
         return f"{self.path}[{row}]"
 
-    def read(self, rows: Sequence[int]) -> list[Tensor]:
+    def read(self, rows: Sequence[int], notes: Notes | None = None) -> list[Tensor]:
         """See :meth:`Source.read`."""
         order = sorted(set(rows))
         place = {row: n for n, row in enumerate(order)}
@@ -188,6 +202,9 @@ class Array(Source):
         except OSError as error:
             raise InputError(f"{self.name(first)} cannot be read ({error}).") from error
         block = to_unit(pixels, lambda n: self.name(order[n]))
+        if notes is not None and pixels.dtype.itemsize == 2:
+            for row in rows:
+                notes[row].add(FROM_16_BITS)
         return [self._image(block[place[row]]) for row in rows]
 
     def _image(self, pixels: Tensor) -> Tensor:
@@ -235,35 +252,49 @@ def open_source(source: str | Path | Sequence[str | Path]) -> Source:
 def _folder(path: Path) -> Files:
     entries = sorted(os.scandir(path), key=lambda entry: entry.name)
     folders = [e for e in entries if e.is_dir() and not e.name.startswith(".")]
+    nested: list[str] = []
     found: list[tuple[Path, int]] = []
     names: list[str] = []
     left_out: list[Broken] = []
     for entry in folders:
         inside, others = _list_images(Path(entry.path))
+        deeper = [inner for inner in _folders(entry.path) if _list_images(Path(inner))[0]]
         if inside:
             found += [(file, len(names)) for file in inside]
             names.append(entry.name)
-            left_out += others
+            left_out += [*others, *(Broken(inner, DEEP_FOLDER) for inner in deeper)]
         else:
             left_out.append(Broken(entry.path, EMPTY_FOLDER))
+            nested += deeper
     loose, others = _list_images(path)
     _check_layout(path, names, [file.name for file in loose])
     if found:
         files, labels = [file for file, _ in found], [label for _, label in found]
         return Files(files, labels, names, left_out)
+    if not loose and nested:
+        raise InputError(
+            f"{path} has its images in folders inside folders ({nested[0]}, …). Give the folder "
+            f"of class folders, such as {Path(nested[0]).parent}."
+        )
     if not loose:
         raise InputError(
             f"{path} holds no images, neither in it nor in folders in it. Give a folder with "
             f"files of the kinds {', '.join(SUFFIXES)}."
         )
-    return Files(loose, None, (), others)
+    return Files(loose, None, (), [*others, *left_out])
+
+
+def _folders(path: str) -> list[str]:
+    """Returns the folders in a folder, without those that are hidden."""
+    entries = (e for e in os.scandir(path) if e.is_dir(follow_symlinks=False))
+    return sorted(entry.path for entry in entries if not entry.name.startswith("."))
 
 
 def _check_layout(path: Path, names: Sequence[str], loose: Sequence[str]) -> None:
     if names and loose:
         raise InputError(
-            f"{path} has both class folders ({', '.join(names[:3])}, …) and {len(loose)} loose "
-            f"images ({loose[0]}, …). Keep one of the two."
+            f"{path} has both class folders ({', '.join(names[:3])}, …) and loose images "
+            f"({len(loose)}, such as {loose[0]}). Keep one of the two."
         )
 
 

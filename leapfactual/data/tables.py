@@ -3,6 +3,7 @@
 import csv
 import math
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ class Table:
         labels: Class numbers, with shape ``(N,)``, where there are any.
         classes: What the classes are called.
         broken: The rows that could not be read.
+        label: What the column of the classes is called.
     """
 
     def __init__(
@@ -36,10 +38,11 @@ class Table:
         labels: Tensor | None = None,
         classes: Sequence[str] = (),
         broken: Sequence[Broken] = (),
+        label: str | None = None,
     ) -> None:
         self.rows, self.columns, self.names = rows, tuple(columns), list(names)
         self.labels, self.classes, self.broken = labels, tuple(classes), list(broken)
-        self.shape = tuple(rows.shape[1:])
+        self.label, self.shape = label, tuple(rows.shape[1:])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -68,23 +71,40 @@ def read_lines(path: Path) -> list[list[str]]:
         raise InputError(f"{path} is no CSV file ({error}). Save it as UTF-8 CSV.") from error
 
 
-def open_table(path: str | Path) -> Table:
+def has_column(path: Path, name: str) -> bool:
+    """Returns whether a CSV file has a column of that name."""
+    return path.is_file() and name in map(str.strip, read_lines(path)[0])
+
+
+def open_table(path: str | Path, *, label: str | None = None) -> Table:
     """Reads a CSV file: a header, then a row of numbers a line.
 
-    A column called label, class, target or y, if there is one, names the class of each row. Lines
-    that are not numbers throughout are named in ``broken`` and left out.
+    Lines that are not numbers throughout are named in ``broken`` and left out.
+
+    Arguments:
+        path: The file.
+        label: The column that names the class of each row, in words or numbers. Defaults to the
+            one called label, class, target or y, if there is one.
     """
     path = Path(path)
     if not path.is_file():
         raise MissingData(f"there is no table at {path}. Give a CSV file.")
     names, *lines = read_lines(path)
     header = [name.strip() for name in names]
+    if label is not None and label not in header:
+        near = get_close_matches(label, header, n=1)
+        hint = f" Did you mean `{near[0]}`?" if near else ""
+        raise InputError(
+            f"{path} has no column `{label}`; it has {', '.join(header[:12])}"
+            f"{', …' if len(header) > 12 else ''}.{hint}"
+        )
     if len(header) != len(set(header)) or len(header) < 2 or any(map(_is_number, header)):
         raise InputError(
             f"the first line of {path} must name its columns, at least two, each once; got "
             f"{', '.join(header) or 'nothing'}."
         )
     place = next((n for n, name in enumerate(header) if name.lower() in LABEL_NAMES), None)
+    place = place if label is None else header.index(label)
     columns = [name for n, name in enumerate(header) if n != place]
     kept: list[tuple[int, list[float], str]] = []
     broken = []
@@ -103,7 +123,8 @@ def open_table(path: str | Path) -> Table:
     labels = torch.tensor([known[label] for _, _, label in kept]) if classes else None
     rows = torch.tensor([values for _, values, _ in kept], dtype=torch.float32)
     places = [f"{path}:{number}" for number, _, _ in kept]
-    return Table(rows, columns, places, labels, classes, broken)
+    named = None if place is None else header[place]
+    return Table(rows, columns, places, labels, classes, broken, named)
 
 
 def _parse_line(line: list[str], header: list[str], place: int | None) -> tuple[list[float], str]:
@@ -113,9 +134,12 @@ def _parse_line(line: list[str], header: list[str], place: int | None) -> tuple[
     for n, (name, text) in enumerate(zip(header, line, strict=True)):
         if n == place:
             continue
+        if not text.strip():
+            raise InputError(f"`{name}` is empty. Give a number.")
         if not _is_number(text):
             raise InputError(
-                f"`{name}` is {text!r}, not a number. Write categories as numbers, in columns."
+                f"`{name}` is {text!r}, not a finite number. Write categories as numbers, in "
+                f"columns; if they name the class, say --label {name}."
             )
         if abs(float(text)) > LARGEST:
             raise InputError(

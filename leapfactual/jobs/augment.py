@@ -27,8 +27,9 @@ from ..files import atomic, json_number
 from ..imaging import to_pil, unstretch
 from ..metrics import l1
 from ..types import Classifier, no_op
-from .job import Job, Pieces, begin, write_json
+from .job import Job, Pieces, begin, drop_damaged, write_json
 from .progress import OnProgress
+from .subject import Log
 
 # Nothing but the counterfactuals themselves is kept of a piece, so it is the largest.
 PAIRS_PER_PIECE = 512
@@ -84,6 +85,7 @@ def augment_all(
     out: str | Path,
     filters: Filters | None = None,
     on_progress: OnProgress = no_op,
+    log: Log = no_op,
 ) -> dict[str, Any]:
     """Writes counterfactuals as a data set of class folders; resumes after an interruption.
 
@@ -95,6 +97,7 @@ def augment_all(
         out: The folder.
         filters: Which counterfactuals are kept. Defaults to the valid ones.
         on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
+        log: Called with a sentence about what is damaged.
 
     Returns:
         The summary: how many were made and kept, of each class, and why others were not.
@@ -113,6 +116,7 @@ def augment_all(
     identity = {**job.to_json(), "kind": "augmentation", **filters.to_json()}
     pieces = Pieces(job, out, begin(out, identity, job.pairs_per_piece(PAIRS_PER_PIECE)))
     names = job.images.names
+    drop_damaged(out / SUMMARY, log)
     if (out / SUMMARY).exists():
         pieces.clear()
         summary: dict[str, Any] = json.loads((out / SUMMARY).read_text())
@@ -120,7 +124,7 @@ def augment_all(
     folders = [out / name for name in folder_names(job.bundle.classes)]
     for folder in folders:
         folder.mkdir(exist_ok=True)
-    for piece in pieces.pending("made", on_progress):
+    for piece in pieces.pending("made", on_progress, log):
         x, target = piece.load()
         e = explainer.explain(x, target)
         rows = _rows(job, e, [names[row] for row, _ in piece.pairs], filters, piece.start)

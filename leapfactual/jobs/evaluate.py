@@ -109,7 +109,7 @@ def evaluate_all(
     identity = {**job.to_json(), "kind": "evaluation", "oracle": oracle is not None}
     size = begin(out, identity, job.pairs_per_piece(PAIRS_PER_PIECE))
     pieces = Pieces(job, out, size, ".safetensors")
-    for piece in pieces.pending("explained", on_progress):
+    for piece in pieces.pending("explained", on_progress, log):
         values = _values(metrics, explainer.explain(*piece.load()))
         write_safetensors(values, piece.record, {"format": RECORD_FORMAT})
     records = [read_safetensors(path, RECORD_FORMAT, "Delete it.")[1] for path in pieces.records()]

@@ -39,8 +39,9 @@ from ..leaps import describe
 from ..report import cards, change_map, write_animation, write_page
 from ..report.cards import numbers
 from ..types import no_op
-from .job import Job, Piece, Pieces, begin, write_json
+from .job import Job, Piece, Pieces, begin, drop_damaged, write_json
 from .progress import OnProgress
+from .subject import Log
 
 # A kill costs at most one piece. It is the smallest of the three jobs' because the paths and the
 # frames of the page are held in memory besides the images.
@@ -51,23 +52,27 @@ MEANS = ("L1", "typicality", "queries", "milliseconds")
 UNITS = {"typicality": " %", "milliseconds": " ms"}
 
 
-def explain_all(job: Job, out: str | Path, on_progress: OnProgress = no_op) -> dict[str, Any]:
+def explain_all(
+    job: Job, out: str | Path, on_progress: OnProgress = no_op, log: Log = no_op
+) -> dict[str, Any]:
     """Explains every pair into a folder and returns a summary; resumes after an interruption.
 
     Arguments:
         job: The job.
         out: The folder.
         on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
+        log: Called with a sentence about what is damaged.
     """
     out = Path(out)
     if not job.pairs:
         raise InputError("there is no image to explain. Check the images and the targets.")
     worker = _Worker(job, out)
     pieces = Pieces(job, out, begin(out, job.to_json(), job.pairs_per_piece(PAIRS_PER_PIECE)))
+    drop_damaged(out / "summary.json", log)
     if not all((out / name).exists() for name in RESULTS):
         for name in FOLDERS:
             (out / name).mkdir(exist_ok=True)
-        for piece in pieces.pending("explained", on_progress):
+        for piece in pieces.pending("explained", on_progress, log):
             worker.explain(piece)
         on_progress(1.0, "writing the page", None)
         _finish(job, out, pieces)

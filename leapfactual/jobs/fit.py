@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .._engine.memory import in_halves
 from ..bundle import Bundle
-from ..bundle.manifest import PICTURE
+from ..bundle.manifest import PICTURE, refuse_foreign_files
 from ..classifiers import Network
 from ..data import Images, Table
 from ..errors import InputError
@@ -128,6 +128,8 @@ def fit_bundle(
         raise InputError(
             f"there is something at {folder} already. Give another --out, or pass --overwrite."
         )
+    if folder.exists():
+        refuse_foreign_files(folder)
     asked = classifier if isinstance(classifier, Votes) else run.queries
     assert asked is not None, "there is a classifier, or votes"
     with run.stage("first look"):
@@ -264,7 +266,8 @@ def _hold_out(
 def _describe_data(images: Images | Table, train: Part) -> dict[str, object]:
     """Returns what explaining needs to know of the data, for the bundle's record."""
     if isinstance(images, Table):
-        return {"columns": list(images.columns), "std": train[:].std(0).tolist()}
+        record: dict[str, object] = {"columns": list(images.columns), "label": images.label}
+        return {**record, "std": train[:].std(0).tolist()}
     return {"stretch": getattr(images, "stretch", "none")}
 
 

@@ -8,7 +8,7 @@ is bounded by one piece.
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from .._engine.memory import in_halves
 from ..bundle import Bundle
 from ..classifiers import open_classifier, undo_stretch
 from ..data import Images, Table, open_data
+from ..data.tables import has_column
 from ..errors import InputError
 from ..explainer import LeapFactual
 from ..explanation import Explanation
-from ..files import atomic, fingerprint, remove_temporaries
+from ..files import atomic, fingerprint, is_whole, remove_temporaries
 from ..flow import Flow
 from ..generators import SpatialAutoencoder
 from ..leaps import Stage, describe
@@ -83,8 +84,8 @@ class Job:
     def __post_init__(self) -> None:
         if checks.positive(self.alternatives, "alternatives") > 1 and self.reliable is not None:
             raise InputError(
-                f"there are {self.alternatives} alternatives or reliable counterfactuals, not "
-                "both. For alternatives that are reliable take a reliable plan."
+                f"give {self.alternatives} alternatives or reliable counterfactuals, not both. "
+                "For alternatives that are reliable leave --reliable out and give --reliability 1."
             )
 
     def to_json(self) -> dict[str, object]:
@@ -242,16 +243,17 @@ def open_sources(
     *,
     size: tuple[int, int] | None = None,
     channels: int | None = None,
+    label: str | None = None,
 ) -> Images | Table:
     """Opens one folder, archive or table, or several files of images."""
     if len(paths) == 1:
-        return open_data(paths[0], size=size, channels=channels)
+        return open_data(paths[0], size=size, channels=channels, label=label)
     folders = [path for path in paths if path.is_dir()]
     if folders:
         raise InputError(
             f"{folders[0]} is a folder. Give one folder, or files: not several folders."
         )
-    return open_data(list(paths), size=size, channels=channels)
+    return open_data(list(paths), size=size, channels=channels, label=label)
 
 
 def _open_matching(bundle: Bundle, paths: Sequence[Path]) -> Images | Table:
@@ -261,14 +263,19 @@ def _open_matching(bundle: Bundle, paths: Sequence[Path]) -> Images | Table:
         opened = open_sources(paths, size=(shape[1], shape[2]), channels=shape[0])
         if isinstance(opened, Table):
             size = " × ".join(map(str, shape))
-            raise InputError(f"this bundle explains images of {size}; {paths[0]} is a table.")
+            raise InputError(
+                f"this bundle explains images of {size}; {paths[0]} is a table. Give images."
+            )
         return opened
-    opened = open_sources(paths)
+    label = str(bundle.training.get("label") or "")
+    opened = open_sources(paths, label=label if has_column(paths[0], label) else None)
     columns = bundle.training.get("columns")
     if not isinstance(opened, Table) or (columns and list(opened.columns) != columns):
+        wanted = ", ".join(map(str, columns)) if isinstance(columns, list) else shape[0]
+        has = ", ".join(opened.columns) if isinstance(opened, Table) else "images"
         raise InputError(
-            f"this bundle explains a table with the columns {columns}; {paths[0]} has "
-            f"{list(opened.columns) if isinstance(opened, Table) else 'images'}."
+            f"this bundle explains a table with the columns {wanted}; {paths[0]} has {has}. Give "
+            "a CSV file with those columns, in that order."
         )
     return opened
 
@@ -323,14 +330,22 @@ class Pieces:
             for start in range(0, self.total, size)
         ]
 
-    def pending(self, verb: str, on_progress: OnProgress = no_op) -> Iterator[Piece]:
-        """Yields the pieces that have no record yet; the caller writes it before the next.
+    def pending(
+        self,
+        verb: str,
+        on_progress: OnProgress = no_op,
+        log: Callable[[str], object] = no_op,
+    ) -> Iterator[Piece]:
+        """Yields the pieces that have no whole record; the caller writes it before the next.
 
         Arguments:
             verb: What was done with the pairs, for the progress.
             on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
+            log: Called with a sentence about each record that is damaged.
         """
         self.folder.mkdir(exist_ok=True)
+        for piece in self.pieces:
+            drop_damaged(piece.record, log)
         pending = [piece for piece in self.pieces if not piece.record.exists()]
         done = self.total - sum(len(piece.pairs) for piece in pending)
 
@@ -374,21 +389,34 @@ def begin(out: Path, identity: Mapping[str, object], size: int) -> int:
     if path.exists():
         try:
             before = json.loads(path.read_text())
-        except ValueError as error:
-            raise InputError(f"{path} is damaged ({error}). Give another --out.") from error
-        differ = [name for name in identity if before.get(name) != identity[name]]
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{path} is damaged ({error}), so that nobody knows which job it is of. Give "
+                f"another --out, or delete {out}."
+            ) from error
+        known = before if isinstance(before, dict) else {}
+        differ = [name for name in identity if known.get(name) != identity[name]]
         if differ:
             raise InputError(
-                f"{out} holds the results of another job: its {', '.join(differ)} differ. Give "
-                "another --out, or delete that folder."
+                f"{out} holds the results of another job, which differs in its "
+                f"{', '.join(differ)}. Give another --out, or delete that folder."
             )
-        kept = before.get(PAIRS)
+        kept = known.get(PAIRS)
         size = kept if isinstance(kept, int) and kept > 0 else size
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"there is something at {out} already. Give another --out.")
+        raise InputError(
+            f"there is something at {out} already, and no job of ours. Give another --out."
+        )
     shutil.rmtree(out / HIDDEN_RECORDS, ignore_errors=True)
     write_json({**identity, PAIRS: size}, path)
     return size
+
+
+def drop_damaged(path: Path, log: Callable[[str], object]) -> None:
+    """Removes a file that is there and cannot be read, so that it is made again, and says so."""
+    if path.exists() and not is_whole(path):
+        log(f"{path} is damaged, and is made again.")
+        path.unlink()
 
 
 def write_json(content: object, path: Path) -> None:

@@ -81,8 +81,8 @@ def read_pairs(path: str | Path, images: Images | Table, classes: Sequence[str])
     An image is named as the set names it, or by its file name alone where that is unique.
     """
     return [
-        (row, checks.find_class(cells["target"], classes))
-        for _, row, cells in read_csv_rows(path, images, "target", "targets")
+        (row, checks.find_class(cells["target"], classes, f"{place}: "))
+        for place, row, cells in read_csv_rows(path, images, "target", "targets")
     ]
 
 

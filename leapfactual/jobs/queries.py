@@ -90,7 +90,8 @@ class Queries:
         if not torch.equal(alone.argmax(1), p[: len(alone)].argmax(1)):
             raise ClassifierError(
                 "the classifier gives a picture one class by itself and another among others. Put "
-                "it in evaluation mode, and let it look at each picture alone.",
+                "it in evaluation mode, with nothing random, and let it look at each picture "
+                "alone.",
                 list(range(len(alone))),
             )
         self.kept = self.seconds_each >= MIN_CACHED_SECONDS

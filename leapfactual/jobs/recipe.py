@@ -21,6 +21,7 @@ from ..flow import Flow
 from ..training.loop import Epoch
 from ..types import no_op
 from .budget import Budget
+from .job import drop_damaged
 from .progress import OnProgress, Stages, duration
 from .queries import Queries
 from .subject import Log
@@ -129,6 +130,8 @@ class Run:
             log: Called with a sentence at a time.
             on_progress: Called with how far the whole is.
         """
+        for path in sorted(work.glob("*.*")):
+            drop_damaged(path, log)
         queries = None
         if callable(classifier):
             queries = Queries(classifier, work / ANSWERS, watched=True)

@@ -18,6 +18,8 @@ from .labels import Votes, read_votes
 MAX_SUMMARY_IMAGES = 500
 MAX_STRETCH_IMAGES = 64
 MIN_IMAGES = 40
+# Of more, one is shown: the others' reasons are mostly the same.
+MAX_BROKEN_SHOWN = 3
 # Above the first, a generator learns little more in much more time; above the second, nothing.
 MAX_GOOD_SIDE, MAX_SIDE = 256, 1024
 # Images of which most pixels are black and the mean is faint, as of radio galaxies.
@@ -55,6 +57,7 @@ def open_subject(
     output_type: str | None = None,
     size: tuple[int, int] | None = None,
     channels: int | None = None,
+    label: str | None = None,
     stretch: str = "auto",
     device: str = "cpu",
     log: Log = no_op,
@@ -71,15 +74,18 @@ def open_subject(
         output_type: What the classifier answers with. Defaults to what its first answer shows.
         size: Height and width to resize images to.
         channels: 1 or 3. Defaults to that of the first image.
+        label: The column of a table that names the classes. Defaults to one called label, class,
+            target or y.
         stretch: The stretch of the images that the generator sees, or ``auto``.
         device: Where to compute.
         log: Called with a sentence about each choice.
     """
     if (classifier is None) == (votes is None):
         raise InputError(
-            "say whose answers to explain: --classifier NAME, or --votes FILE.csv for people's."
+            "say whose answers to explain, in one way: --classifier NAME, or --votes FILE.csv for "
+            "people's."
         )
-    images = open_sources(paths, size=size, channels=channels)
+    images = open_sources(paths, size=size, channels=channels, label=label)
     names = tuple(classes or images.classes)
     example = images[list(range(min(EXAMPLES, len(images))))].to(device)
     labels: Votes | None = None
@@ -171,11 +177,12 @@ def summarize_data(
     lines = [f"{n} {kind} {size}{columns}."]
     left_out = ""
     if images.broken:
-        names = "; ".join(map(str, images.broken[:3]))
-        more = f"; and {len(images.broken) - 3} more" if len(images.broken) > 3 else ""
-        left_out = f"Left out {len(images.broken)}: {names}{more}"
+        shown = images.broken[: 1 if len(images.broken) > MAX_BROKEN_SHOWN else None]
+        names = "; ".join(str(item).removesuffix(".") for item in shown)
+        more = len(images.broken) - len(shown)
+        left_out = f"Left out {len(images.broken)}: {names}{f'; and {more} more' if more else ''}."
         lines.append(left_out)
-    lines += large
+    lines += [*describe_conversions(images), *large]
     by_share = sorted(zip(classes, shares.tolist(), strict=True), key=lambda pair: -pair[1])
     listed = ", ".join(f"{name} {share:.0%}" for name, share in by_share[:12])
     lines.append(
@@ -211,6 +218,14 @@ def summarize_data(
             f"some thousands. {left_out}".rstrip()
         )
     return summary, lines
+
+
+def describe_conversions(images: Images | Table) -> list[str]:
+    """Says how many images were converted, and how; nothing where none was."""
+    converted = getattr(images, "converted", {})
+    if not converted:
+        return []
+    return [f"Converted: {', '.join(f'{count} {how}' for how, count in converted.items())}."]
 
 
 def _check_size(shape: tuple[int, int, int]) -> list[str]:

@@ -60,7 +60,11 @@ def write_page(
         "asked": asked,
         "photo": {"side": PHOTO_SIDE, "change": PHOTO_CHANGE},
     }
-    with atomic(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with (
+        atomic(path) as temporary,
+        # A title from the command line need not be UTF-8.
+        temporary.open("w", encoding="utf-8", errors="backslashreplace") as file,
+    ):
         file.write(before)
         file.write(_json(head)[:-1] + ',"cards":[')
         for n, card in enumerate(cards):

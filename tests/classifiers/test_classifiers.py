@@ -135,8 +135,9 @@ def test_by_name_from_the_current_folder(tmp_path, monkeypatch):
         import_object("my_models:Zoo.tiger")
     assert import_object("my_models:number") == 3
     (tmp_path / "needs.py").write_text("import need")
-    with pytest.raises(ModuleNotFoundError, match="No module named 'need'"):
+    with pytest.raises(ClassifierError, match="No module named 'need'. Install need.") as raised:
         import_object("needs:x")
+    assert isinstance(raised.value.__cause__, ModuleNotFoundError)
     with pytest.raises(MissingData, match="there is no module `no_models`"):
         import_object("no_models:x")
     with pytest.raises(InputError, match="must be `package.module:attribute`"):

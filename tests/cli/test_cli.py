@@ -1,11 +1,14 @@
 import hashlib
 import json
+import sqlite3
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+import sqlalchemy
+import typer
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
@@ -115,7 +118,8 @@ def test_a_known_error_is_one_line_and_exit_status_1(tmp_path):
     known = subprocess.run(call, capture_output=True, text=True, check=False)
     assert known.returncode == 1
     assert known.stderr.splitlines() == [
-        f"MissingData: there is no bundle at {tmp_path / 'nowhere'}: it has no manifest.json."
+        f"MissingData: there is no bundle at {tmp_path / 'nowhere'}: it has no manifest.json. "
+        "Give the folder that `leapfactual fit` wrote."
     ]
 
 
@@ -184,3 +188,46 @@ def test_inspect_shows_a_bundle_and_refuses_a_damaged_one(tmp_path):
     damaged = run(cli.app, ["inspect", str(tmp_path / "b")])
     assert damaged.exit_code == 1
     assert isinstance(damaged.exception, lf.errors.InputError)
+
+
+def printed_by(app, monkeypatch, capsys, *words):
+    monkeypatch.setattr("sys.argv", ["leapfactual", *map(str, words)])
+    with pytest.raises(SystemExit) as stop:
+        cli.run_app(app)
+    assert stop.value.code == 1
+    return capsys.readouterr().err
+
+
+def test_debug_shows_where_a_classifier_failed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def f(x):\n    raise KeyError('in line 2')\n")
+    Path("t.csv").write_text("a,b,label\n1,2,cat\n2,1,dog\n")
+    words = "fit", "t.csv", "--classifier", "mine.py:f", "--out", "bundle"
+    short = printed_by(cli.app, monkeypatch, capsys, *words)
+    sentence = "the classifier failed on rows of shape (2, 2): KeyError: 'in line 2'."
+    assert short.splitlines()[-1] == f"ClassifierError: {sentence} To see where, add --debug."
+    assert "Traceback" not in short
+    long = printed_by(cli.app, monkeypatch, capsys, *words, "--debug")
+    assert 'mine.py", line 2, in f' in long
+    assert long.splitlines()[-1] == f"ClassifierError: {sentence}"
+
+
+@pytest.mark.parametrize("through", ["sqlite3", "sqlalchemy"])
+def test_a_disk_that_is_full_for_a_database_is_one_sentence(
+    tmp_path, monkeypatch, capsys, through
+):
+    app, path = typer.Typer(), tmp_path / "a.db"
+    fill = "PRAGMA max_page_count = 1", "CREATE TABLE t (x)"
+
+    @app.command()
+    def write():
+        if through == "sqlite3":
+            execute = sqlite3.connect(path).execute
+        else:
+            execute = sqlalchemy.create_engine(f"sqlite:///{path}").connect().exec_driver_sql
+        for statement in fill:
+            execute(statement)
+
+    printed = printed_by(app, monkeypatch, capsys)
+    assert printed.startswith("the disk is full: ")
+    assert "Make room and run the same command again." in printed

@@ -98,7 +98,7 @@ def test_explain_keeps_to_a_mask(place):
     after = np.asarray(Image.open(f"upper/counterfactuals/{row['file']}.png"))
     assert (before[4:] == after[4:]).all()
     assert (before[:4] != after[:4]).any()
-    with pytest.raises(InputError, match="another job: its .*mask differ"):
+    with pytest.raises(InputError, match="another job, which differs in its .*mask"):
         run(*words, "upper")
     mask.resize((9, 8)).save("wrong.png")
     with pytest.raises(InputError, match=r"of the images, \(1, 8, 8\) .* got \(1, 8, 9\)"):
@@ -115,7 +115,7 @@ def test_explain_makes_alternatives(place):
     assert [row["alternative"] for row in rows] == [1, 2] * 12
     pictures = [Path(f"several/counterfactuals/{row['file']}.png").read_bytes() for row in rows]
     assert len(set(pictures)) == 24
-    with pytest.raises(InputError, match="its alternatives differ"):
+    with pytest.raises(InputError, match="which differs in its alternatives"):
         run(*words, "--seed", 1)
     with pytest.raises(InputError, match="2 alternatives or reliable counterfactuals, not both"):
         run(*words[:-1], "both", "--reliable")

@@ -1,7 +1,9 @@
 """Sets of images: folders, lists, zips, arrays, and what is wrong with them."""
 
 import io
+import os
 import struct
+import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -13,6 +15,7 @@ from PIL import Image
 
 import leapfactual as lf
 from leapfactual.data import open_images, read_image
+from leapfactual.data.reading import ORIENTATION
 from leapfactual.data.sources import Broken
 from leapfactual.errors import InputError, MissingData, MissingExtra
 from leapfactual.generators import Identity
@@ -223,7 +226,7 @@ def encrypted(path):
         (encrypted, r"a\.zip is encrypted \(cats/a.png\). Pack it again without a password"),
         (
             lambda p: zip_of(p, {"cats/a.png": GREY, "b.png": GREY}),
-            r"a\.zip has both class folders \(cats, …\) and 1 loose images \(b.png, …\)",
+            r"a\.zip has both class folders \(cats, …\) and loose images \(1, such as b.png\)",
         ),
         (
             lambda p: zip_of(p, {"train/cats/a.png": GREY, "test/cats/a.png": GREY}),
@@ -231,7 +234,7 @@ def encrypted(path):
         ),
         (
             lambda p: zip_of(p, {"a.png": b"?"}),
-            "1 were tried. The first: .*Give a folder or a zip",
+            "the only image cannot be used. .*a.png is no PNG.*Save it as one of those",
         ),
     ],
 )
@@ -340,7 +343,11 @@ def npz(path, **arrays):
         (lambda p: 5, InputError, "by a path, or by a list of paths, got int"),
         (lambda p: b"a.png", InputError, "by a path, or by a list of paths, got bytes"),
         (lambda p: [p, 5], InputError, "by a path, or by a list of paths, got list"),
-        (lambda p: [p / "none.png"], InputError, "no image in .* that can be read: 1 were tried"),
+        (
+            lambda p: [p / "none.png"],
+            InputError,
+            "the only image cannot be used. there is no image",
+        ),
         (
             lambda p: npz(p / "a.npz", pixels=np.zeros(3)),
             InputError,
@@ -384,9 +391,9 @@ def test_files_of_other_kinds_and_mixed_folders_are_named(tmp_path):
             open_images(tmp_path / name)
     folder_of(tmp_path / "mixed" / "cats", ["a.png"])
     folder_of(tmp_path / "mixed", ["b.png"])
-    with pytest.raises(InputError, match=r"both class folders \(cats, …\) and 1 loose"):
+    with pytest.raises(InputError, match=r"class folders \(cats, …\) and loose images \(1, such"):
         open_images(tmp_path / "mixed")
-    with pytest.raises(InputError, match="`channels` must be 1 or 3, got 4"):
+    with pytest.raises(InputError, match="`channels` must be 1 for grey or 3 for colour, got 4"):
         open_images(tmp_path / "mixed" / "cats", channels=4)
 
 
@@ -545,3 +552,52 @@ def test_large_images_are_resized_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(images._source, "read", lambda rows: sizes.append(len(rows)) or read(rows))
     assert torch.equal(images[:], whole)
     assert sizes == [1] * 9
+
+
+def test_conversions_are_counted(tmp_path):
+    folder_of(tmp_path, ["a.png", "b.png"], GREY[:5, :5])
+    folder_of(tmp_path, ["c.png"], COLOUR)
+    turned = Image.fromarray(GREY)
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    turned.save(tmp_path / "d.png", exif=exif)
+    Image.fromarray(GREY[:5, :5].astype(np.uint16)).save(tmp_path / "e.png")
+    Image.fromarray(GREY[:5, :5]).convert("1").save(tmp_path / "f.png")
+    (tmp_path / "g.png").write_bytes(b"?")
+    images = open_images(tmp_path, size=(5, 5), channels=1)
+    expected = {
+        "resized to 5 × 5": 2,
+        "turned from colour to grey": 1,
+        "turned upright, as the camera noted": 1,
+        "scaled from 16 bits": 1,
+        "converted from black and white": 1,
+    }
+    assert images.converted == images.take([0]).stretched("sqrt").converted == expected
+    images.batches(2)
+    assert images.converted == expected, "only opening counts"
+    np.savez(tmp_path / "h.npz", images=GREY[None].repeat(3, 0).astype(np.uint16))
+    assert open_images(tmp_path / "h.npz").converted == {"scaled from 16 bits": 3}
+    assert open_images(folder_of(tmp_path / "plain", ["a.png"])).converted == {}
+
+
+def test_folders_in_class_folders_are_named(tmp_path):
+    folder_of(tmp_path / "train" / "cats", ["a.png"])
+    folder_of(tmp_path / "train" / "cats" / "kittens", ["a.png"])
+    (tmp_path / "train" / "dogs").mkdir()
+    images = open_images(tmp_path / "train")
+    assert images.classes == ("cats",)
+    assert [Path(item.name).name for item in images.broken] == ["kittens", "dogs"]
+    with pytest.raises(InputError, match="has its images in folders inside .*such as .*train.$"):
+        open_images(tmp_path)
+    flat = folder_of(tmp_path / "flat", ["a.png"])
+    (flat / "empty").mkdir()
+    assert [Path(item.name).name for item in open_images(flat).broken] == ["empty"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have names of characters")
+def test_a_file_name_that_is_not_utf_8_can_be_written(tmp_path):
+    folder_of(tmp_path, ["a.png"])
+    os.rename(tmp_path / "a.png", os.fsencode(tmp_path) + b"/\xff.png")  # noqa: PTH104
+    images = open_images(tmp_path)
+    assert len(images[0]) == 1
+    assert images.names == [str(tmp_path / "\\xff.png")]

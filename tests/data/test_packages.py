@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import pickle
+import socket
 import struct
 import subprocess
 import zipfile
@@ -94,7 +95,7 @@ def test_a_failed_download_leaves_nothing_and_says_how_to_go_on(little, tmp_path
 
 
 def test_unknown_names_and_missing_files_are_named(little):
-    with pytest.raises(InputError, match="`cats` is not a data set that we know: mnist"):
+    with pytest.raises(InputError, match="`cats` is not a data set that we know. There are mnist"):
         packages.get("cats")
     with pytest.raises(MissingData, match="Run `leapfactual data get little`"):
         packages.files("little")
@@ -165,3 +166,12 @@ def test_digits_from_the_cache(tmp_path, monkeypatch):
     torch.testing.assert_close(train.images.flatten(1), torch.tensor(bytes_[:4] / 255).float())
     assert train.labels.tolist() == [0, 1, 2, 3]
     assert test.labels.tolist() == [4, 5]
+
+
+def test_a_download_that_hangs_ends(little, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        monkeypatch.setenv("PIP_INDEX_URL", index)
+        monkeypatch.setattr(packages, "MAX_DOWNLOAD_SECONDS", 3)
+        with pytest.raises(MissingData, match=r"within 0.05 minutes.*data get little --archive"):
+            packages.get("little")

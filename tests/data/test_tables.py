@@ -29,7 +29,7 @@ def test_lines_that_are_not_numbers_are_named_and_left_out(tmp_path):
     assert len(table) == 2
     assert table.labels is None
     reasons = {b.name.rsplit(":", 1)[1]: b.reason for b in table.broken}
-    assert "`b` is 'red', not a number" in reasons["3"]
+    assert "`b` is 'red', not a finite number" in reasons["3"]
     assert "it has 1 entries, the header 2" in reasons["4"]
     assert "`a` is 'nan'" in reasons["6"]
     assert "`a` is 1e39, beyond single precision" in reasons["8"]
@@ -53,3 +53,22 @@ def test_what_is_no_table_is_refused(tmp_path, text, message):
 def test_a_missing_table_is_named(tmp_path):
     with pytest.raises(MissingData, match="there is no table at .*no.csv"):
         open_data(tmp_path / "no.csv")
+
+
+def test_any_column_can_name_the_classes_in_words_or_numbers(tmp_path):
+    path = write(tmp_path / "t.csv", "species, petal ,leaf\nwolf,1,2\ncat,2,3\nwolf,3,4\n")
+    table = open_table(path, label="species")
+    assert table.columns == ("petal", "leaf")
+    assert table.label == "species"
+    assert table.classes == ("cat", "wolf")
+    assert table.labels.tolist() == [1, 0, 1]
+    with pytest.raises(
+        InputError, match="no column `spices`; it has species, petal, leaf. Did you"
+    ):
+        open_table(path, label="spices")
+    with pytest.raises(InputError, match="first: `species` is 'wolf', .* say --label species"):
+        open_table(path)
+    numbers = write(tmp_path / "numbers.csv", "a,b,label\n10,2,1\n9,4,2\n")
+    assert open_data(numbers, label="a").classes == ("9", "10")
+    with pytest.raises(InputError, match="`label` is the column of a table, got 'y' for images"):
+        open_data(tmp_path, label="y")

@@ -152,3 +152,24 @@ def test_the_command(shipped, folder, tmp_path, monkeypatch):
     assert open_images(tmp_path / "more").classes == ("3", "5")
     refused = CliRunner().invoke(app, [*words, "--rare", "--to", "3"])
     assert isinstance(refused.exception, InputError)
+
+
+def test_damaged_pieces_and_summaries_are_named_and_made_again(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(augment, "PAIRS_PER_PIECE", 8)
+    out, said = tmp_path / "out", []
+    expected = augment_all(job, tmp_path / "whole")
+
+    def stop(share, *_):
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        augment_all(job, out, on_progress=stop)
+    (out / "parts" / "00000000.json").write_text("[{")
+    assert augment_all(job, out, log=said.append) == expected
+    assert said == [f"{out}/parts/00000000.json is damaged, and is made again."]
+    (out / "summary.json").write_bytes(b"\xff")
+    assert augment_all(job, out, log=said.append) == expected
+    assert said[1:] == [f"{out}/summary.json is damaged, and is made again."]
+    assert augment_all(job, out, log=said.append) == expected
+    assert len(said) == 2

@@ -87,3 +87,21 @@ def test_without_torchmetrics_it_says_in_a_line_what_it_left_out(job, tmp_path, 
     )
     assert "PSNR" in result.scores
     assert not {"AUC", "SSIM", "SSIM to input"} & set(result.scores)
+
+
+def test_a_damaged_piece_is_named_and_made_again(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "PAIRS_PER_PIECE", 16)
+    out, said = tmp_path / "out", []
+
+    def stop(share, *_):
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_all(job, out, on_progress=stop)
+    piece = out / "parts" / "00000016.safetensors"
+    piece.write_bytes(piece.read_bytes()[:-8])
+    found = evaluate_all(job, out, log=said.append)
+    assert said == [f"{piece} is damaged, and is made again."]
+    whole = evaluate_all(job, tmp_path / "whole")
+    assert found.scores["L1"].mean == whole.scores["L1"].mean

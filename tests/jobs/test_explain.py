@@ -200,7 +200,7 @@ def test_a_finished_job_is_found_and_another_is_refused(shipped, digits, tmp_pat
     assert explain_all(job(shipped, digits, **few), out) == first
     assert not (out / "parts").exists()
     assert not (out / "reliable").exists()
-    with pytest.raises(InputError, match="results of another job: its plan differ"):
+    with pytest.raises(InputError, match="results of another job, which differs in its plan"):
         explain_all(job(shipped, digits, **few, plan=(lf.blend(3, 0.1),)), out)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")

@@ -98,18 +98,18 @@ def test_pieces_with_a_record_are_not_done_again(job, tmp_path):
             done.append(piece.start)
             if len(done) == 2:
                 raise KeyboardInterrupt
-            piece.record.write_text("done")
+            piece.record.write_text('"done"')
     begin(tmp_path / "out", job.to_json(), 10)
     seen, pieces = [], Pieces(job, tmp_path / "out", size=10)
     for piece in pieces.pending("explained", lambda *progress: seen.append(progress)):
         x, target = piece.load()
         assert len(x) == len(target) == len(piece.pairs) == min(10, 24 - piece.start)
         done.append(piece.start)
-        piece.record.write_text("done")
+        piece.record.write_text('"done"')
     assert done == [0, 10, 10, 20]
     assert [said for _, said, _ in seen] == [f"explained {n} of 24" for n in (10, 20, 24)]
     assert [share for share, *_ in seen] == [10 / 24, 20 / 24, 1.0]
-    assert [path.read_text() for path in pieces.records()] == ["done"] * 3
+    assert [path.read_text() for path in pieces.records()] == ['"done"'] * 3
     pieces.clear()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["job.json"]
 
@@ -117,7 +117,7 @@ def test_pieces_with_a_record_are_not_done_again(job, tmp_path):
 def test_a_folder_of_another_job_is_refused(job, tmp_path):
     out = tmp_path / "out"
     begin(out, job.to_json(), 10)
-    with pytest.raises(InputError, match="results of another job: its pairs, count differ"):
+    with pytest.raises(InputError, match="another job, which differs in its pairs, count"):
         begin(out, replace(job, pairs=[(0, 3)]).to_json(), 10)
     (out / "job.json").write_text("{")
     with pytest.raises(InputError, match=r"job.json is damaged .*Give another --out"):

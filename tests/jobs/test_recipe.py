@@ -8,6 +8,7 @@ import torch
 
 from leapfactual import Flow, MLPField
 from leapfactual.errors import InputError
+from leapfactual.files import write_safetensors
 from leapfactual.jobs.recipe import (
     CPU_AUTOENCODER_SHARE,
     CPU_PLAN_SHARE,
@@ -25,6 +26,7 @@ from leapfactual.jobs.recipe import (
 )
 from leapfactual.training.augmentation import d4_orbit
 from leapfactual.training.loop import Epoch
+from leapfactual.types import no_op
 
 from .conftest import Digits, Squares, part_of, run_of
 
@@ -141,3 +143,21 @@ def test_the_scale_of_typicality_is_kept_class_by_class(tmp_path):
     other = Flow(MLPField(2, 3, width=8, depth=2))
     fit_scale(run_of(tmp_path), other, z, p, 20)
     assert not torch.equal(other.quantiles[:2], expected[:2])
+
+
+def test_damaged_parts_of_a_fit_are_named_and_made_again(tmp_path):
+    said, recipe = [], Recipe()
+    before = Run.begin(recipe, tmp_path, None, "cpu", said.append, no_op)
+    before.budget.save()
+    write_safetensors({"x": torch.ones(9)}, before.checkpoint("flow"), {"format": "any"})
+    (tmp_path / "walks.jsonl").write_text("{}\n[")
+    parts = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    Run.begin(recipe, tmp_path, None, "cpu", said.append, no_op)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == parts
+    assert not said
+    for path, content in parts.items():
+        path.write_bytes(b"\xff" + content[: len(content) // 2])
+    run = Run.begin(recipe, tmp_path, None, "cpu", said.append, no_op)
+    assert not list(tmp_path.iterdir())
+    assert said == [f"{path} is damaged, and is made again." for path in sorted(parts)]
+    assert run.budget.spent < 1

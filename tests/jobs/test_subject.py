@@ -1,14 +1,25 @@
 """The images and the classifier, before anything is trained."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from leapfactual.data import open_images
 from leapfactual.data.sources import Broken
 from leapfactual.errors import InputError
+from leapfactual.jobs.fit import fit_bundle
+from leapfactual.jobs.job import open_inputs
 from leapfactual.jobs.labels import Votes
-from leapfactual.jobs.subject import choose_stretch, open_subject, summarize_data
+from leapfactual.jobs.recipe import Recipe
+from leapfactual.jobs.subject import (
+    choose_stretch,
+    describe_conversions,
+    open_subject,
+    summarize_data,
+)
 
 from .conftest import Digits
 
@@ -116,3 +127,33 @@ def test_a_subject_may_be_the_votes_of_people(folder, tmp_path):
     for options in ({}, {"votes": votes, "classifier": "mine.py:explained"}):
         with pytest.raises(InputError, match="--classifier NAME, or --votes FILE.csv"):
             open_subject([folder], **options)
+
+
+def test_the_column_of_the_classes_is_kept_for_explaining(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{(-1) ** k * k},{k % 7},{'cat' if k % 2 else 'wolf'}" for k in range(60)]
+    Path("t.csv").write_text("\n".join(["petal,stem,species", *rows]))
+    Path("new.csv").write_text("petal,stem\n1,2\n2,1\n")
+    Path("mine.py").write_text("def f(x):\n    return (x[:, 0] > 0).long()\n")
+    subject = open_subject([Path("t.csv")], classifier="mine.py:f", label="species")
+    assert subject.classes == ("cat", "wolf")
+    recipe = Recipe(flow_epochs=1, minutes=0.01)
+    fit_bundle(
+        subject.images,
+        subject.classifier,
+        "bundle",
+        classes=subject.classes,
+        recipe=recipe,
+        force=True,
+    )
+    for name, count in (("t.csv", 60), ("new.csv", 2)):
+        assert len(open_inputs("bundle", [Path(name)], "mine.py:f").images) == count
+
+
+def test_conversions_are_said(tmp_path):
+    for n in range(4):
+        Image.new("RGB", (9, 9), "red").save(tmp_path / f"{n}.png")
+    images = open_images(tmp_path, size=(8, 8), channels=1)
+    said = "Converted: 4 resized to 8 × 8, 4 turned from colour to grey."
+    assert describe_conversions(images) == [said]
+    assert describe_conversions(open_images(tmp_path)) == []

@@ -285,3 +285,9 @@ def test_what_is_no_picture_is_named():
         as_images(["a", 1])
     with pytest.raises(InputError, match="of one size"):
         as_images([Image.new("L", (2, 2)), Image.new("L", (3, 2))])
+
+
+def test_a_title_that_is_not_utf_8_can_be_written(tmp_path):
+    title = b"caf\xe9".decode(errors="surrogateescape")
+    write_page(tmp_path / "page.html", [], title=title, about="", classes=["a", "b"])
+    assert r"caf\udce9" in (tmp_path / "page.html").read_text(encoding="utf-8")
