@@ -378,12 +378,12 @@ def fit_scale(
     """
     weights, labels = fingerprint(*flow.field.state_dict().values())[:12], p.argmax(1)
     scale = torch.full_like(flow.quantiles, math.nan)
-    for label in labels.unique().tolist():
+    for label in sorted({*labels.tolist()}):
         rows = (labels == label).nonzero()[:per_class, 0]
 
         def measure(label: int = label, rows: Tensor = rows) -> list[float]:
             flow.fit_typicality(z[rows], p[rows], per_class, batch_size)
-            return flow.quantiles[label].tolist()  # type: ignore[no-any-return]
+            return flow.quantiles[label].tolist()
 
         kept = run.budget.decide(f"scale {label} {weights}", measure)
         scale[label] = torch.tensor(kept)
