@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 
-.PHONY: all demo test test-all lint docs wheel bench paper clean
+.PHONY: all demo test test-all lint docs wheel bench fuzz paper clean
 all: lint test
 
 $(BIN)/python:
@@ -61,6 +61,12 @@ bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks.explain
 	$(BIN)/python -m benchmarks.diversity
 	$(BIN)/python -m benchmarks --out runs/bench
+
+# Hostile inputs of every kind; 1 if anything escapes. make fuzz MINUTES=10 SEED=3
+INPUTS ?= 100000
+SEED ?= 0
+fuzz: $(VENV)/dev
+	$(BIN)/python -m fuzz --inputs $(INPUTS) --seed $(SEED) $(if $(MINUTES),--minutes $(MINUTES))
 
 paper: $(VENV)/dev
 	$(BIN)/python -m studies squares --out runs/squares

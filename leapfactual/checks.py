@@ -17,6 +17,8 @@ from .types import Target
 
 # Wide enough for rows that a half-precision softmax gave.
 SIMPLEX_TOLERANCE = 1e-2
+# What sums and products of half precision are off by.
+PIXEL_TOLERANCE = 5e-3
 SYNC_IS_ERROR = 2
 # What is computed in; other types, such as float8, are for storage.
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -101,6 +103,21 @@ def images(x: Tensor, name: str = "x") -> None:
         )
 
 
+def pixels(x: Tensor, name: str) -> None:
+    """Checks that pictures of a generator are finite and, but for rounding, in [0, 1]."""
+    if capturing(x) or not x.numel():
+        return
+    low, high = (bound.item() for bound in x.aminmax())
+    # NaN is neither.
+    if x.ndim != 4 or not -PIXEL_TOLERANCE <= low <= high <= 1 + PIXEL_TOLERANCE:
+        finite(x, name)
+        if x.ndim == 4:
+            raise InputError(
+                f"{name} must be in [0, 1], got values in [{low:.7g}, {high:.7g}]. Rescale what "
+                "decode gives: (x + 1) / 2 for [-1, 1], or x.clamp(0, 1)."
+            )
+
+
 def latents(z: Tensor, features: int, name: str = "z") -> None:
     """Checks for finite latents ``(B, D)`` of the flow's size."""
     if not is_floating(z) or z.ndim != 2:
@@ -146,10 +163,11 @@ def probabilities(p: Tensor, rows: int, classes: int, name: str = "p") -> None:
         return
     finite(p, name)
     off = (p.sum(1) - 1).abs().max().item() if rows else 0.0
-    if rows and (p.min() < -SIMPLEX_TOLERANCE or off > SIMPLEX_TOLERANCE):
+    low = p.min().item() if p.numel() else 0.0
+    if low < -SIMPLEX_TOLERANCE or off > SIMPLEX_TOLERANCE:
         raise InputError(
             f"`{name}` must be probabilities, each row non-negative with sum 1; got values down "
-            f"to {p.min():.3g} and sums off by up to {off:.3g}. For logits use "
+            f"to {low:.3g} and sums off by up to {off:.3g}. For logits use "
             "leapfactual.classifiers.from_logits."
         )
 
@@ -203,7 +221,7 @@ def targets(
     if not isinstance(target, Tensor):
         try:
             target = torch.tensor(whole(target, "target"))
-        except (InputError, RuntimeError) as error:
+        except (ValueError, RuntimeError) as error:
             raise InputError(
                 f"`target` must be a class number or a tensor of them, got {target!r}. This flow "
                 f"knows {classes} classes, 0 to {classes - 1}. Convert arrays with "

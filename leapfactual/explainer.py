@@ -116,7 +116,7 @@ class LeapFactual(Explainer):
         keep_pixels: bool = False,
         classes: Sequence[str] = (),
     ) -> None:
-        stages = [] if isinstance(plan, Stage) else list(plan)
+        stages = list(plan) if isinstance(plan, Sequence) else []
         if not stages or not all(isinstance(stage, Stage) for stage in stages):
             raise InputError(
                 f"`plan` must be a list of stages, got {plan!r}. Try [blend(15, 0.1)] or "
@@ -134,12 +134,13 @@ class LeapFactual(Explainer):
             )
         if not isinstance(flow, Flow):
             raise InputError(f"`flow` must be a Flow, got {type(flow).__name__}.")
+        if not isinstance(keep_pixels, bool):
+            raise InputError(f"`keep_pixels` must be True or False, got {keep_pixels!r:.80}.")
         if batch_size is not None:
             checks.positive(batch_size, "batch_size")
-        if len(classes) not in (0, flow.classes):
+        if not isinstance(classes, Sequence) or len(classes) not in (0, flow.classes):
             raise InputError(
-                f"`classes` must name each of the flow's {flow.classes} classes, got "
-                f"{list(classes)}."
+                f"`classes` must name each of the flow's {flow.classes} classes, got {classes!r}."
             )
         self.generator, self.classifier, self.flow = generator, classifier, flow
         self.classes = tuple(map(str, classes))

@@ -20,8 +20,9 @@ from torch import Tensor
 from . import checks
 from .errors import InputError, MissingData
 from .extras import require
-from .files import below, read_safetensors, write_safetensors
+from .files import below, parse_json, read_safetensors, write_safetensors
 from .imaging import keep_pixels, paste, to_pil
+from .masks import as_mask
 from .types import Generator
 
 FORMAT = "leapfactual explanation 2"
@@ -101,6 +102,14 @@ class Explanation:
     seconds: Tensor
     path: Trajectory | None = None
     classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for shown in (self.reconstruction, self.counterfactual):
+            if shown.shape != self.x.shape:
+                raise InputError(
+                    f"the generator makes {checks.shape(shown)} of images of shape "
+                    f"{checks.shape(self.x)}. Give it images of the size that it decodes to."
+                )
 
     @classmethod
     def of(
@@ -282,19 +291,50 @@ class Explanation:
         metadata, tensors = read_safetensors(path, FORMAT, "Copy it again, or save it again.")
         iterates = below(tensors, "path/")
         own = {name: value for name, value in tensors.items() if not name.startswith("path/")}
-        rows = {len(value) for name, value in tensors.items() if name != "path/mask"}
         try:
-            if len(rows) != 1:
-                raise TypeError(f"its tensors have {sorted(rows)} rows")
-            classes = tuple(map(str, json.loads(metadata["classes"])))
-            if classes and len(classes) != own["probabilities"].shape[1]:
-                raise ValueError(f"it names {len(classes)} classes")
-            return cls(**own, path=Trajectory(**iterates) if iterates else None, classes=classes)
+            classes = tuple(map(str, parse_json(metadata["classes"])))
+            found = cls(**own, path=Trajectory(**iterates) if iterates else None, classes=classes)
+            found._check()
+            return found
         except (TypeError, ValueError, LookupError) as error:
             raise InputError(
                 f"{path} does not describe an explanation ({error}). Save it again with "
                 "Explanation.save."
             ) from error
+
+    def _check(self) -> None:
+        """Raises ValueError where what a file holds does not fit together."""
+        checks.images(self.x)
+        rows, features, known = len(self.x), self.z.shape[1:], self.probabilities.shape[1:]
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*_COUNTS, "seconds"), (rows,))
+        shapes |= dict.fromkeys(("x", "reconstruction", "counterfactual"), self.x.shape)
+        shapes |= dict.fromkeys(("z", "z_counterfactual"), (rows, features.numel()))
+        shapes["probabilities"] = (rows, known.numel())
+        tensors = {name: getattr(self, name) for name in TENSORS}
+        if self.path is not None:
+            steps = self.path.z.shape[1:2].numel()
+            shapes["path/z"] = (rows, steps, features.numel())
+            shapes["path/probabilities"] = (rows, steps, known.numel())
+            shapes |= dict.fromkeys(("path/taken", "path/keeps_pixels"), (rows,))
+            tensors |= {f"path/{name}": getattr(self.path, name) for name in _PATH}
+            if self.path.mask is not None:
+                as_mask(self.path.mask)
+        for name, value in tensors.items():
+            last = name.removeprefix("path/")
+            kinds = (torch.int64,) if last in (*_COUNTS, "taken") else checks.FLOATS
+            kinds = (torch.bool,) if last == "keeps_pixels" else kinds
+            if value.shape != shapes[name] or value.dtype not in kinds:
+                raise ValueError(
+                    f"`{name}` has the shape {checks.shape(value)} of {value.dtype}, expected "
+                    f"{shapes[name]} of {kinds[0]}"
+                )
+            if value.is_floating_point() and name != "path/probabilities":
+                checks.pixels(value, f"`{name}`")
+        checks.probabilities(self.probabilities, rows, known.numel(), "probabilities")
+        if self.classes and len(self.classes) != known.numel():
+            raise ValueError(f"it names {len(self.classes)} classes")
+        for name in ("source", "target", "label"):
+            checks.targets(tensors[name], rows, known.numel(), self.x.device)
 
     # -- showing --
 
@@ -427,6 +467,7 @@ class Explanation:
 
 TENSORS = [f.name for f in fields(Explanation) if f.name not in ("path", "classes")]
 _PATH = ("z", "probabilities", "taken", "keeps_pixels")
+_COUNTS = ("source", "target", "label", "first", "leaps", "nfe", "queries")
 
 
 def _sentence(status: Status, source: str, target: str, label: str, first: int, leaps: int) -> str:

@@ -38,13 +38,13 @@ def as_mask(mask: Tensor) -> Tensor:
         tensor([[[1., 0.],
                  [0., 1.]]])
     """
-    if not isinstance(mask, Tensor) or mask.ndim not in (2, 3) or not mask.numel():
+    if not checks.is_plain(mask) or mask.ndim not in (2, 3) or not mask.numel():
         got = checks.shape(mask) if isinstance(mask, Tensor) else type(mask).__name__
         raise InputError(
             f"`mask` must be a tensor of shape (H, W), (1, H, W) or (C, H, W), got {got}. One "
             "mask serves all images."
         )
-    if mask.dtype != torch.bool and not mask.is_floating_point():
+    if mask.dtype != torch.bool and mask.dtype not in checks.FLOATS:
         raise InputError(
             f"`mask` must hold truth values or numbers in [0, 1], got {mask.dtype}. For 8-bit "
             "masks: mask / 255."

@@ -272,7 +272,7 @@ class Walker:
         image = self._show(z, decoded, canvas)
         if before is not None:
             _check_alike(image, before)
-        checks.finite(image, "the generator's image")
+        checks.pixels(image, "the generator's image")
         p = yield image
         checks.probabilities(p, len(z), self.flow.classes, "the classifier's answer")
         return image, p.to(z.device)

@@ -519,3 +519,47 @@ def test_rows_have_no_pixels_to_keep():
 def test_pixels_are_kept_at_the_generators_size_only():
     with pytest.raises(InputError, match=r"makes images of shape \(1, 6, 10\).*\(1, 10, 6\)"):
         keeping().explain(photographs().mT, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"classes": 3}, "`classes` must name each of the flow's 2 classes, got 3"),
+        ({"plan": 0.5}, "`plan` must be a list of stages, got 0.5"),
+        ({"keep_pixels": torch.ones(2)}, "`keep_pixels` must be True or False"),
+        ({"mask": torch.ones(2, 2, device="meta")}, "`mask` must be a tensor of shape"),
+        ({"mask": torch.ones(2, 2, dtype=torch.float8_e4m3fn)}, "got torch.float8_e4m3fn"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(wrong, match):
+    plan = wrong.pop("plan", [lf.blend(2, 0.5)])
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), 0.5)
+    with pytest.raises(InputError, match=match):
+        lf.LeapFactual(Identity(), oracle.classifier, oracle.flow(), plan, **wrong)
+
+
+class Pictures:
+    """Generator of images of 1 × 2 pixels, brighter than images are."""
+
+    gain = 0.5
+
+    def encode(self, x):
+        return x.flatten(1)[:, :2]
+
+    def decode(self, z):
+        return self.gain * torch.sigmoid(z)[:, None, None]
+
+
+def test_pictures_of_a_generator_have_the_size_and_the_range_of_images():
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), 0.5)
+
+    def classify(x):
+        return oracle.classifier(x.flatten(1))
+
+    explainer = lf.LeapFactual(Pictures(), classify, oracle.flow(), [lf.blend(2, 0.5)])
+    assert explainer.explain(torch.rand(3, 1, 1, 2), 1).counterfactual.max() < 1
+    with pytest.raises(InputError, match=r"makes \(3, 1, 1, 2\) of images of shape \(3, 1, 2, 2"):
+        explainer.explain(torch.rand(3, 1, 2, 2), 1)
+    explainer.generator.gain = 3.0
+    with pytest.raises(InputError, match=r"generator's image must be in \[0, 1\], got values in"):
+        explainer.explain(torch.rand(3, 1, 1, 2), 1)

@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import leapfactual as lf
 from leapfactual.errors import InputError, MissingData
@@ -200,3 +200,37 @@ def test_an_explainer_of_ones_own_needs_ten_lines():
     assert scores["step"].values[found.source == 1].max() == 0, "they are their own examples"
     missed = lf.Explanation.of(z, z, 1 - found.source, ORACLE.classifier(z), found.source)
     assert (missed.first == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "match"),
+    [
+        ("z", torch.zeros(6, 2, 1), r"`z` has the shape \(6, 2, 1\)"),
+        ("seconds", torch.tensor(0.0), "`seconds` has the shape"),
+        ("leaps", torch.zeros(6), "`leaps` has the shape .* expected .*int64"),
+        ("counterfactual", torch.zeros(6, 3), r"makes \(6, 3\) of images of shape \(6, 2\)"),
+        ("counterfactual", torch.full((6, 2), torch.nan), "`counterfactual`` must be finite"),
+        ("probabilities", torch.zeros(6, 2), "each row non-negative with sum 1"),
+        ("probabilities", torch.zeros(6, 0), "`path/probabilities` has the shape"),
+        ("label", torch.full((6,), 7), "7 is not a class"),
+        ("path/z", torch.zeros(6, 18), "`path/"),
+        ("path/keeps_pixels", torch.zeros(6), "`path/keeps_pixels` has the shape"),
+    ],
+)
+def test_tensors_of_a_file_that_do_not_fit_are_refused(name, wrong, match, tmp_path):
+    path = tmp_path / "found.safetensors"
+    made().save(path)
+    tensors = load_file(path)
+    metadata = {"format": "leapfactual explanation 2", "classes": "[]"}
+    save_file({**tensors, name: wrong}, path, metadata)
+    with pytest.raises(InputError, match=match):
+        lf.Explanation.load(path)
+
+
+def test_names_that_are_nested_without_end_are_refused(tmp_path):
+    path = tmp_path / "found.safetensors"
+    made().save(path)
+    metadata = {"format": "leapfactual explanation 2", "classes": "[" * 200_000}
+    save_file(load_file(path), path, metadata)
+    with pytest.raises(InputError, match="nested more than 32 deep"):
+        lf.Explanation.load(path)

@@ -27,7 +27,7 @@ FILES = {"flow.safetensors", "probes.safetensors", "generator.safetensors", PICT
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Returns the manifest of a bundle, without reading anything else."""
     path = Path(folder) / MANIFEST
-    if not path.is_file():
+    if path.is_symlink() or not path.is_file():
         raise MissingData(
             f"there is no bundle at {folder}: it has no {MANIFEST}. Give the folder that "
             "`leapfactual fit` wrote."

@@ -229,7 +229,7 @@ def _are_names(answer: Any) -> bool:  # noqa: ANN401 - as above
         return False
     try:
         array = np.asarray(answer)
-    except ValueError:  # lists of different lengths
+    except Exception:  # lists of different lengths; an object of the user's own may raise anything
         return False
     return array.ndim > 0 and all(isinstance(value, str | bytes) for value in array.flat)
 

@@ -177,7 +177,7 @@ def to_tensor(
     """
     try:
         numbers = torch.as_tensor(answer, device=device)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+    except Exception as error:  # an object of the user's own may raise anything
         raise no_numbers(answer, who) from error
     if not checks.is_plain(numbers) or numbers.ndim == 0:
         raise no_numbers(answer, who)
@@ -214,7 +214,7 @@ def describe(answer: object) -> str:
     if not isinstance(answer, list | tuple) or not answer:
         return f"one {name}"
     inner = answer[0]
-    if isinstance(inner, list | tuple) and len({len(row) for row in answer}) > 1:
+    if all(isinstance(row, list | tuple) for row in answer) and len(set(map(len, answer))) > 1:
         return f"a {name} of lists of different lengths"
     return f"a {name} of {type(inner).__name__}"
 

@@ -18,7 +18,7 @@ from ..errors import InputError, LeapError, MissingData
 from ..imaging import stretch
 from . import packages
 from .datasets import Dataset, split
-from .hdf5 import open_hdf5, plain_dataset
+from .hdf5 import check_written, open_hdf5, plain_dataset
 from .images import open_images, resize
 from .reading import to_unit
 
@@ -206,6 +206,7 @@ def _decals_arrays(path: Path, file: Any) -> tuple[Any, Tensor]:  # noqa: ANN401
         )
     if not len(images):
         raise InputError(f"{path} must hold images, got none. {remedy}")
+    check_written(images)
     labels = ans[()].astype(np.int64)
     wrong = labels[(labels < 0) | (labels >= len(DECALS_CLASSES))]
     if len(wrong):

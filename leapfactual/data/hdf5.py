@@ -9,6 +9,8 @@ from ..extras import require
 
 # A chunk is always unpacked whole, however little of it is read.
 MAX_CHUNK_BYTES = 256 * 2**20
+# What deflate packs zeros by is 1032. More was never written, and would be read for days.
+MAX_UNPACKED_RATIO = 1100
 
 
 def open_hdf5(file: str | Path | IO[bytes]) -> Any:  # noqa: ANN401 - h5py has no types
@@ -41,6 +43,17 @@ def plain_dataset(file: Any, name: str) -> Any:  # noqa: ANN401 - h5py has no ty
             f"{MAX_CHUNK_BYTES // 2**20}. Save it with smaller ones, such as an image each."
         )
     return array
+
+
+def check_written(array: Any) -> None:  # noqa: ANN401 - h5py has no types
+    """Refuses an array that declares far more than its file can hold, packed."""
+    declared, stored = math.prod(array.shape) * array.dtype.itemsize, array.id.get_storage_size()
+    if declared > MAX_UNPACKED_RATIO * stored:
+        raise InputError(
+            f"`{array.name}` in {array.file.filename} declares {declared:,} bytes, of which "
+            f"{stored:,} are stored, while packing saves a factor of {MAX_UNPACKED_RATIO:,} at "
+            "most. It was not written to its end: write it again."
+        )
 
 
 def _h5py() -> Any:  # noqa: ANN401 - h5py has no types

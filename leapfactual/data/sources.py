@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, LeapError, MissingData
-from .hdf5 import open_hdf5, plain_dataset
+from .hdf5 import check_written, open_hdf5, plain_dataset
 from .reading import FROM_16_BITS, MAX_PIXELS, decode, read_image, to_unit
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
@@ -24,6 +24,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
 # the variable says otherwise, and a zip member by member.
 MAX_GIB, MAX_GIB_VARIABLE = 1.0, "LEAPFACTUAL_MAX_GIB"
 MAX_MEMBER_BYTES = 256 * 2**20
+# Each is looked at, and its name is kept.
+MAX_IMAGES = 10_000_000
 # How much of an array to read at a time.
 BLOCK_BYTES = 64 * 2**20
 EMPTY_FOLDER = "the folder holds no images; folders inside it are not searched"
@@ -166,6 +168,10 @@ class Array(Source):
             raise InputError(
                 f"{path} holds images of shape {tuple(array.shape[1:])}, more than "
                 f"{MAX_PIXELS // 1_000_000} million pixels each. Make them smaller first."
+            )
+        if len(array) > MAX_IMAGES:
+            raise InputError(
+                f"{path} holds {len(array):,} images, more than {MAX_IMAGES:,}. Split it."
             )
         if not math.prod(array.shape[1:]):
             raise InputError(f"{path} holds images without pixels, of {tuple(array.shape[1:])}.")
@@ -429,9 +435,10 @@ def _hdf5(path: Path) -> Array:
     try:
         file = open_hdf5(path)
         images, labels = _keys(path, list(file))
-        return Array(
-            path, plain_dataset(file, images), plain_dataset(file, labels) if labels else None
-        )
+        array = plain_dataset(file, images)
+        source = Array(path, array, plain_dataset(file, labels) if labels else None)
+        check_written(array)
+        return source
     except LeapError:
         raise
     except Exception as error:  # a damaged file can raise anything

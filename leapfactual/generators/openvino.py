@@ -5,6 +5,7 @@ operation by operation; those that a convolutional generator needs are implement
 are shapes and indices, stay on the CPU, so that reading them does not synchronize with a GPU.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from ..errors import InputError, MissingData
 # A device's rounding stays far below one per cent of the mean output; a model that mixes its rows,
 # or was exported for one, is off by about as much as its outputs vary.
 BATCH_RTOL = 1e-2
+# The largest array of one row: 32 channels of 1024 × 1024 pixels. Integers are shapes and indices.
+MAX_VALUES, MAX_INTEGERS = 2**25, 2**13
 TYPES = {"f32": np.float32, "f16": np.float16, "i64": np.int64, "i32": np.int32}
 
 Options = Mapping[str, str]
@@ -31,6 +34,13 @@ def _ints(text: str) -> list[int]:
 
 def _axes(axes: Tensor) -> list[int]:
     return [int(axis) for axis in axes.reshape(-1)]
+
+
+def _tile(options: Options, x: Tensor, times: Tensor) -> Tensor:
+    counts = _axes(times)
+    if not x.is_floating_point() and x.numel() * math.prod(counts) > MAX_INTEGERS:
+        raise ValueError(f"it makes more than {MAX_INTEGERS:,} integers")
+    return x.repeat(counts)
 
 
 def _reshape(options: Options, x: Tensor, shape: Tensor) -> Tensor:
@@ -112,7 +122,7 @@ def _matmul(options: Options, a: Tensor, b: Tensor) -> Tensor:
 
 def _gather(options: Options, x: Tensor, rows: Tensor, axis: Tensor) -> Tensor:
     n = int(axis)
-    selected = x.index_select(n, rows.reshape(-1))
+    selected = x.index_select(n, rows.reshape(-1).to(x.device))
     return selected.reshape([*x.shape[:n], *rows.shape, *x.shape[n + 1 :]])
 
 
@@ -128,7 +138,7 @@ OPERATIONS: dict[str, Callable[..., Tensor | Sequence[Tensor]]] = {
     "Unsqueeze": _unsqueeze,
     "Concat": lambda o, *parts: torch.cat(parts, int(o["axis"])),
     "Reshape": _reshape,
-    "Tile": lambda o, x, times: x.repeat(_axes(times)),
+    "Tile": _tile,
     "Broadcast": _broadcast,
     "PReLU": _prelu,
     "Convolution": _convolution,
@@ -150,6 +160,8 @@ class Step:
         options: Its attributes.
         inputs: The ports that it reads.
         outputs: The ports that it writes.
+        shapes: The shapes that the file declares of the outputs, -1 for what may vary; empty where
+            it declares none.
         free: The ports that no later operation reads.
     """
 
@@ -157,6 +169,7 @@ class Step:
     options: Options
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    shapes: tuple[tuple[int, ...], ...]
     free: tuple[Port, ...] = ()
 
 
@@ -183,14 +196,20 @@ class Graph(nn.Module):
                 )
         self.steps: list[Step] = []
         self.integers: dict[Port, Tensor] = {}
+        self.constants: set[Port] = set()
         self.entries: list[Port] = []
         self.exits: list[Port] = []
+        self.shape: tuple[int, ...] = ()
         self.batched: bool | None = None
+        self.checked: tuple[int, ...] | None = None
         try:
             self._read(ElementTree.parse(path).getroot(), weights.read_bytes())
         except InputError as error:
             raise InputError(f"{path} cannot be run by torch: {error}") from error
-        except (ElementTree.ParseError, AttributeError, KeyError, ValueError) as error:
+        except (
+            *(ElementTree.ParseError, AttributeError, LookupError, ValueError),
+            RuntimeError,  # sizes beyond what torch can count
+        ) as error:
             raise InputError(
                 f"{path} is no OpenVINO model, or damaged ({type(error).__name__}: {error}). Copy "
                 "it again."
@@ -213,14 +232,16 @@ class Graph(nn.Module):
                 sources[name, port.attrib["id"]] for port in layer.iterfind("input/port")
             )
             outputs = tuple((name, port.attrib["id"]) for port in layer.iterfind("output/port"))
+            shapes = tuple(map(_declared, layer.iterfind("output/port")))
             if kind == "Parameter":
                 self.entries.append(outputs[0])
+                self.shape = shapes[0]
             elif kind == "Result":
                 self.exits.append(inputs[0])
             elif kind == "Const":
                 self._store(outputs[0], options, content)
             elif kind in OPERATIONS:
-                self.steps.append(Step(kind, options, inputs, outputs))
+                self.steps.append(Step(kind, options, inputs, outputs, shapes))
             else:
                 raise InputError(
                     f"it has the operation {kind}, which is not known here. Run it with "
@@ -231,7 +252,23 @@ class Graph(nn.Module):
                 f"it must have one input and one output, got {len(self.entries)} and "
                 f"{len(self.exits)}. Export the part of the model that you need."
             )
+        self._check_order()
         self.steps = _plan_memory(self.steps, self.exits)
+
+    def _check_order(self) -> None:
+        """Checks that everything is written before it is read."""
+        known = {*self.entries, *self.integers, *self.constants}
+        for step in self.steps:
+            missing = [port for port in step.inputs if port not in known]
+            if missing:
+                raise InputError(
+                    f"its operation {step.kind} reads port {missing[0][1]} of layer "
+                    f"{missing[0][0]}, which none before it writes. Its graph has a cycle, or a "
+                    "layer is missing. Export it again."
+                )
+            known |= set(step.outputs)
+        if self.exits[0] not in known:
+            raise InputError("nothing writes its output. Export it again.")
 
     def _store(self, port: Port, options: Options, content: bytes) -> None:
         """Stores a constant: floats as a buffer, integers on the CPU."""
@@ -242,12 +279,14 @@ class Graph(nn.Module):
         array = np.frombuffer(content[start : start + size], kind).reshape(_ints(options["shape"]))
         value = torch.from_numpy(array.copy())
         if value.is_floating_point():
+            self.constants.add(port)
             self.register_buffer(_name(port), value.float())
         else:
             self.integers[port] = value
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the output for a batch of rows."""
+        self._check_sizes(x)
         if len(x) == 1 or self.batched:
             return self._run(x)
         if self.batched is None:
@@ -262,26 +301,76 @@ class Graph(nn.Module):
         try:
             out = self._run(x)
             same = len(out) == len(x) and _agree(out[:1], one)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, IndexError):
+        except InputError:
             same = False
         self.batched = same
         return out if same else None
 
+    def _check_sizes(self, x: Tensor) -> None:
+        """Runs one row without numbers, to see what sizes come of it before they take memory."""
+        row = tuple(x.shape[1:])
+        if row == self.checked:
+            return
+        if self.shape and not _fits(row, self.shape[1:]):
+            raise InputError(
+                f"the model takes rows of shape {self.shape[1:]}, got {row}. Give it such."
+            )
+        rows = self.shape[0] if self.shape and self.shape[0] > 0 else 1
+        out = self._run(torch.empty(rows, *row, device="meta"))
+        if out.shape[:1] != (rows,):
+            raise InputError(
+                f"the model makes {tuple(out.shape)} of {rows} rows. Export one that gives an image "
+                "for each."
+            )
+        self.checked = row
+
     def _run(self, x: Tensor) -> Tensor:
         values: dict[Port, Tensor] = {**self.integers, self.entries[0]: x}
         for step in self.steps:
-            inputs = [self._value(port, values) for port in step.inputs]
-            out = OPERATIONS[step.kind](step.options, *inputs)
-            outputs = [out] if isinstance(out, Tensor) else out
-            values.update(zip(step.outputs, outputs, strict=True))
+            try:
+                inputs = [self._value(port, values, x) for port in step.inputs]
+                out = OPERATIONS[step.kind](step.options, *inputs)
+                outputs = [out] if isinstance(out, Tensor) else out
+                values.update(zip(step.outputs, outputs, strict=True))
+                for value, shape in zip(outputs, step.shapes, strict=True):
+                    if x.is_meta or not value.is_floating_point():
+                        _check_size(value, shape if x.is_meta else ())
+            except (InputError, torch.OutOfMemoryError):
+                raise
+            except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+                raise InputError(
+                    f"the model's operation {step.kind}, layer {(step.outputs or ('?',))[0][0]}, "
+                    f"cannot be run ({error}). Export it again, or run it with engine='openvino'."
+                ) from error
             for port in step.free:
                 values.pop(port, None)
-        return self._value(self.exits[0], values)
+        return self._value(self.exits[0], values, x)
 
-    def _value(self, port: Port, values: Mapping[Port, Tensor]) -> Tensor:
-        return values[port] if port in values else self.get_buffer(_name(port))
+    def _value(self, port: Port, values: Mapping[Port, Tensor], x: Tensor) -> Tensor:
+        if port in values:
+            return values[port]
+        value = self.get_buffer(_name(port))
+        return value.to("meta") if x.is_meta else value
+
+
+def _declared(port: ElementTree.Element) -> tuple[int, ...]:
+    """Returns the shape that a file declares of a port, if it does."""
+    return tuple(int(dim.text or "") for dim in port.iterfind("dim"))
+
+
+def _fits(shape: Sequence[int], declared: Sequence[int]) -> bool:
+    """Tells whether a shape is the declared one, in which -1 may be any size."""
+    pairs = zip(shape, declared, strict=False)
+    return len(shape) == len(declared) and all(want in (-1, size) for size, want in pairs)
+
+
+def _check_size(value: Tensor, declared: tuple[int, ...]) -> None:
+    """Raises ValueError where an array is not as the file declares it, or too large."""
+    if declared and not _fits(value.shape, declared):
+        raise ValueError(f"it gives {tuple(value.shape)}, the file declares {declared}")
+    most = MAX_VALUES if value.is_floating_point() else MAX_INTEGERS
+    if value.numel() > most:
+        raise ValueError(f"it gives {value.numel():,} numbers, more than {most:,}")
 
 
 def _agree(a: Tensor, b: Tensor) -> bool:

@@ -497,3 +497,11 @@ def test_probes_in_a_type_for_storage_are_named(tmp_path, name):
     rewritten(tmp_path / "b", lambda m: m["files"].update({path.name: record}))
     with pytest.raises(InputError, match=f"`{name}` must be floating.*torch.float8_e4m3fn"):
         lf.Bundle.load(tmp_path / "b")
+
+
+def test_a_manifest_that_is_a_link_is_not_followed(tmp_path):
+    made().save(tmp_path / "b")
+    (tmp_path / "b" / "manifest.json").rename(tmp_path / "elsewhere.json")
+    (tmp_path / "b" / "manifest.json").symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(MissingData, match="it has no manifest.json"):
+        lf.Bundle.load(tmp_path / "b", generator=Identity())

@@ -26,6 +26,7 @@ from leapfactual.classifiers import (
     from_probabilities,
     from_sklearn,
     load_clip,
+    open_classifier,
 )
 from leapfactual.classifiers.loading import import_object
 from leapfactual.errors import ClassifierError, InputError, MissingData, MissingExtra
@@ -552,3 +553,21 @@ def test_a_classifier_that_raises_while_explaining_keeps_its_own_error():
     explainer = lf.LeapFactual(lf.generators.Identity(), broken, oracle.flow(), [lf.blend(3, 0.1)])
     with pytest.raises(OSError, match="the oracle has gone home"):
         explainer.explain(z, 1)
+
+
+class Stranger:
+    def __array__(self, *_, **__):
+        raise ArithmeticError("no array")
+
+
+@pytest.mark.parametrize("answer", [[[1, 0], 1, 2], [[1, 0], None], Stranger()])
+def test_answers_that_become_no_array_are_described(answer):
+    with pytest.raises(InputError, match="must answer with numbers, a label or a row"):
+        from_probabilities(lambda x: answer)(torch.zeros(2, 1, 2, 2))
+    with pytest.raises(InputError, match="must answer with numbers|answer once for each image"):
+        open_classifier(lambda x: answer, torch.zeros(2, 1, 2, 2), ["a", "b"])
+
+
+def test_rows_without_columns_are_no_probabilities():
+    with pytest.raises(InputError, match="sums off by up to 1"):
+        from_probabilities(lambda x: torch.zeros(len(x), 0))(torch.zeros(2, 1, 2, 2))

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import leapfactual as lf
-from leapfactual.data import open_images, read_image
+from leapfactual.data import open_images, read_image, sources
 from leapfactual.data.reading import ORIENTATION
 from leapfactual.data.sources import Broken
 from leapfactual.errors import InputError, MissingData, MissingExtra
@@ -601,3 +601,22 @@ def test_a_file_name_that_is_not_utf_8_can_be_written(tmp_path):
     images = open_images(tmp_path)
     assert len(images[0]) == 1
     assert images.names == [str(tmp_path / "\\xff.png")]
+
+
+def test_arrays_that_were_never_written_are_refused(tmp_path):
+    """They take no room in the file, and would be read for days."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("images", (10**6, 8, 8), "u1", chunks=(1, 8, 8))
+    with pytest.raises(InputError, match="declares 64,000,000 bytes, of which 0 are stored"):
+        open_images(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("images", data=np.zeros((999, 8, 8), "u1"), compression=9)
+    assert len(open_images(tmp_path / "a.h5")) == 999
+
+
+def test_more_images_than_can_be_looked_at_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_IMAGES", 3)
+    np.savez(tmp_path / "a.npz", images=np.zeros((4, 2, 2), np.uint8))
+    with pytest.raises(InputError, match="holds 4 images, more than 3"):
+        open_images(tmp_path / "a.npz")

@@ -50,7 +50,7 @@ MODELS = {
         x, op.broadcast(op.constant(numbers(6, 1, 1)), constant(6, 4, 4), broadcast_spec="NUMPY")
     ),
     "Broadcast, both": lambda x: op.broadcast(
-        x, constant(2, 1, 6, 1, 1), broadcast_spec="BIDIRECTIONAL"
+        x, constant(1, 2, 6, 1, 1), broadcast_spec="BIDIRECTIONAL"
     ),
     "PReLU": lambda x: op.prelu(x, op.constant(numbers(6))),
     "PReLU, one slope": lambda x: op.prelu(x, op.constant(numbers(1))),
@@ -177,3 +177,72 @@ def test_damaged_files_are_named(tmp_path):
         path.write_text(broken)
         with pytest.raises(InputError, match="no OpenVINO model, or damaged|one input"):
             Graph(path)
+
+
+def edited(path, *changes):
+    """Writes a model with other text in its graph."""
+    text = path.read_text()
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after, 1)
+    path.write_text(text)
+    return path
+
+
+def test_graphs_that_lead_nowhere_are_refused(tmp_path):
+    def build(x):
+        return op.reshape(op.add(x, x), constant(0, -1), special_zero=True)
+
+    names = iter("abcdef")
+
+    def model(*changes):
+        return edited(saved(build, tmp_path / f"{next(names)}.xml"), *changes)
+
+    text = model().read_text()
+    layers = [part.split('"')[1] for part in text.split("<layer id=")[1:]]
+    kinds = [part.split('type="')[1].split('"')[0] for part in text.split("<layer id=")[1:]]
+    add, reshape = (layers[kinds.index(kind)] for kind in ("Add", "Reshape"))
+    edge = f'from-layer="{layers[kinds.index("Parameter")]}" from-port="0" to-layer="{add}"'
+    back = f'from-layer="{reshape}" from-port="2" to-layer="{add}"'
+    with pytest.raises(InputError, match="Add reads port 2 of layer .* which none before it wri"):
+        Graph(model((edge, back)))
+    with pytest.raises(InputError, match="no OpenVINO model, or damaged"):
+        Graph(model(('<port id="0"', "<port")))
+    path = model(('special_zero="true"', 'special="true"'))
+    with pytest.raises(InputError, match="operation Reshape, layer .* cannot be run"):
+        Graph(path)(torch.zeros(1, 6, 4, 4))
+    with pytest.raises(InputError, match=r"takes rows of shape \(6, 4, 4\), got \(6, 4\)"):
+        Graph(model())(torch.zeros(1, 6, 4))
+
+
+@pytest.mark.parametrize(
+    ("times", "match"),
+    [
+        (3, r"it gives \(1, 6, 12, 4\), the file declares \(-1, 6, 8, 4\)"),
+        (-2, "operation Tile, .* cannot be run"),
+        (2**40, "operation Tile, .* cannot be run|the file declares"),
+    ],
+)
+def test_a_constant_that_was_exchanged_does_not_change_what_comes_out(times, match, tmp_path):
+    path = saved(lambda x: op.tile(x, constant(1, 1, 2, 1)), tmp_path / "m.xml")
+    weights = path.with_suffix(".bin")
+    content = np.frombuffer(weights.read_bytes(), np.int64).copy()
+    content[list(content).index(2)] = times
+    weights.write_bytes(content.tobytes())
+    with pytest.raises(InputError, match=match):
+        Graph(path)(torch.zeros(1, 6, 4, 4))
+
+
+def test_what_a_graph_makes_is_bounded_before_it_is_made(tmp_path):
+    def build(x):
+        wide = op.broadcast(op.constant(numbers(6, 1, 1)), constant(6, 2**11, 2**12))
+        return op.add(op.reduce_mean(x, constant(2, 3), keep_dims=True), wide)
+
+    path = saved(build, tmp_path / "m.xml")
+    with pytest.raises(InputError, match=r"gives 50,331,648 numbers, more than 33,554,432"):
+        Graph(path)(torch.zeros(1, 6, 4, 4))
+    path = saved(
+        lambda x: op.reshape(x, constant(2, 3, 4, 4), False), tmp_path / "n.xml", (1, 6, 4, 4)
+    )
+    with pytest.raises(InputError, match=r"makes \(2, 3, 4, 4\) of 1 rows"):
+        Graph(path)(torch.zeros(1, 6, 4, 4))
