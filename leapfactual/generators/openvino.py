@@ -319,8 +319,8 @@ class Graph(nn.Module):
         out = self._run(torch.empty(rows, *row, device="meta"))
         if out.shape[:1] != (rows,):
             raise InputError(
-                f"the model makes {tuple(out.shape)} of {rows} rows. Export one that gives an image "
-                "for each."
+                f"the model makes {tuple(out.shape)} of {rows} rows. Export one that gives an "
+                "image for each."
             )
         self.checked = row
 
