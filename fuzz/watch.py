@@ -95,7 +95,7 @@ class Watch:
         if event in FORBIDDEN:
             self.seen.append(f"{event}{arguments!r:.200}")
         elif event == "open" and isinstance(arguments[0], str | bytes):
-            path = os.path.realpath(os.fsdecode(arguments[0]))  # noqa: PTH  (it must be quick)
+            path = os.path.realpath(os.fsdecode(arguments[0]))
             flags = arguments[2]
             writes = isinstance(flags, int) and bool(flags & WRITING)
             allowed = self.writable if writes else (*self.writable, *self.readable)
