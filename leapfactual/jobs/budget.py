@@ -68,6 +68,10 @@ class Budget:
         self.save()
         return self.kept[name]
 
+    def tally(self, name: str) -> dict[str, Any]:
+        """Returns a number for each stage, kept with what was spent."""
+        return self.kept.setdefault(name, {})  # type: ignore[no-any-return]
+
     def save(self) -> None:
         """Keeps what was spent so far, so that a job that is resumed does not spend it again."""
         self.kept["spent"], self.saved = self.spent, time.perf_counter()

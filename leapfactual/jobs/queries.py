@@ -8,7 +8,6 @@ pictures, about which it is always asked.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +45,7 @@ class Queries:
     Attributes:
         stage: What queries are counted for.
         asked: How many pictures the classifier was asked about, for each stage.
-        seconds: How long that took.
+        seconds: How long that took, for each stage.
         on_call: Called after every call, of which a batch may take many.
         kept: Whether it is slow, so that its answers are kept.
     """
@@ -55,7 +54,9 @@ class Queries:
         self, classifier: Classifier, path: Path | None = None, *, watched: bool = False
     ) -> None:
         self.classifier, self.path, self.watched = classifier, path, watched
-        self.stage, self.asked, self.seconds = "", Counter[str](), 0.0
+        self.stage = ""
+        self.asked: dict[str, int] = {}
+        self.seconds: dict[str, float] = {}
         self.on_call: Callable[[], object] = no_op
         self.kept = False
         self._timed = (0, 0.0)
@@ -118,8 +119,8 @@ class Queries:
         with naming_errors(x):
             p = self.classifier(x)
         seconds = time.perf_counter() - started
-        self.seconds += seconds
-        self.asked[self.stage] += len(x)
+        self.asked[self.stage] = self.asked.get(self.stage, 0) + len(x)
+        self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + seconds
         self._timed = self._timed[0] + len(x), self._timed[1] + seconds
         self.on_call()
         return p

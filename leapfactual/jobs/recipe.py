@@ -99,7 +99,6 @@ class Run:
         device: Where to compute.
         stages: Tells how far the whole is.
         queries: The classifier, whose queries are counted; None where people voted.
-        seconds: How long each stage took.
     """
 
     recipe: Recipe
@@ -108,7 +107,6 @@ class Run:
     device: str
     stages: Stages = field(default_factory=Stages)
     queries: Queries | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def begin(
@@ -141,6 +139,8 @@ class Run:
             run = cls(recipe, work, log, device, Stages(on_progress), queries)
         if queries is not None:
             queries.on_call = run.stages.pulse
+            queries.asked = run.budget.tally("queries")
+            queries.seconds = run.budget.tally("seconds of queries")
         remove_temporaries(work)
         run.stages.started -= run.budget.spent_before
         return run
@@ -178,7 +178,7 @@ class Run:
             stages = ", ".join(f"{n:,} for the {name}" for name, n in self.asked.items())
             text += (
                 f" The classifier was asked about {sum(self.asked.values()):,} images ({stages}), "
-                f"which took {duration(self.queries.seconds)}."
+                f"which took {duration(sum(self.queries.seconds.values()))}."
             )
         self.log(text)
 
@@ -191,14 +191,14 @@ class Run:
 
     @property
     def asked(self) -> dict[str, int]:
-        """How many images the classifier was asked about, for each stage."""
+        """How many images each stage asked the classifier about, before an interruption too."""
         return {} if self.queries is None else dict(self.queries.asked)
 
     @property
     def seconds_of_stages(self) -> dict[str, float]:
         """How long each stage took, and all of them, before an interruption too."""
         return {
-            **{name: round(seconds, 1) for name, seconds in self.seconds.items()},
+            **{name: round(seconds, 1) for name, seconds in self.budget.tally("seconds").items()},
             "all": round(self.budget.spent, 1),
         }
 
@@ -227,8 +227,13 @@ class Run:
         self.stages.begin(name)
         if self.queries is not None:
             self.queries.stage = name
-        yield
-        self.seconds[name] = time.perf_counter() - started
+        try:
+            yield
+        finally:
+            seconds = self.budget.tally("seconds")
+            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
+            if self.work.exists():
+                self.budget.save()
         if name in self.stages.expected:
             self.stages.share = 1.0
             self.budget.note(self.stages.left)

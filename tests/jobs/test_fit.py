@@ -113,6 +113,9 @@ def test_an_interrupted_fit_resumes_to_the_same_weights(svm, tmp_path, monkeypat
     two = run("two")
     for name, value in two.flow.state_dict().items():
         assert torch.equal(value, one.flow.state_dict()[name]), name
+    queries, usual = one.training["queries"], two.training["queries"]
+    assert queries["first look"] == 2 * usual["first look"], "both looks count"
+    assert queries["plan"] == usual["plan"]
 
 
 @pytest.mark.parametrize("late", [False, True])
