@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
+from leapfactual.jobs.fit import work_folder
 from leapfactual.jobs.queries import ALONE, PROBES
 
 CLASSIFIER = '''
@@ -153,6 +154,11 @@ class Command:
         assert process.returncode == 0, f"{self.name} failed:\n{said}"
         return None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether a `fit` was killed behind its end: given again, it would be refused."""
+        return self.name == "fit" and self.out.exists() and not work_folder(self.out).exists()
+
     def calls(self) -> list[list[str]]:
         """Returns which pictures the classifier was asked about since the last time, by call."""
         lines = self.asked.read_text().splitlines() if self.asked.exists() else []
@@ -219,6 +225,8 @@ def kill(name: str, place: Path, kills: int, generator: random.Random) -> Tally:
             left -= 1
             tally.kills[number.name] += 1
             tally.stages[stage] += 1
+            if command.is_over:
+                break
         tally.different += different(undisturbed.out, command.out)
         tries += 1
     return tally
@@ -270,6 +278,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     generator = random.Random(given.seed)
+    # A shell lets what it runs in the background ignore SIGINT, and so would the commands.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
         prepare(place)
