@@ -12,6 +12,8 @@ of time depends on the load of the machine, killed or not.
 """
 
 import argparse
+import csv
+import json
 import os
 import random
 import re
@@ -28,7 +30,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from leapfactual.jobs.fit import work_folder
-from leapfactual.jobs.queries import ALONE, PROBES
+from leapfactual.jobs.queries import PROBES
 
 CLASSIFIER = '''
 """A black box that takes 2 ms a picture, and writes down what it was asked."""
@@ -93,16 +95,12 @@ SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 SHARES = {"fit": 3, "explain": 1, "evaluate": 1, "augment": 1}
 # A kill comes so long after the share that it waits for.
 MAX_DELAY = 0.5
-# What opening the classifier asks before that: eight pictures alone, and together.
-OPENING = 16
-# What was measured with a clock, in JSON (that of a page too) and in a line of a table, and how
-# often the classifier was asked, which is counted apart.
-MEASURED = re.compile(
-    rb'"(?:seconds|queries)": *\{[^}]*"first look"[^}]*\}|'
-    rb'"[a-z ]*(?:seconds|milliseconds)": *[^,\n{}]+'
-    rb"|^.*\bmilliseconds\b.*$",
-    re.M,
-)
+# So often is one run killed, before another is begun: who resumes is soon near the end.
+KILLS_PER_RUN = 5
+# What a clock measured, and how often the classifier was asked, which is counted apart: in a page,
+# in a line or a column of a table, in JSON.
+CLOCK = re.compile(r".*\b(seconds|milliseconds)")
+IN_PAGE = re.compile(rb'"milliseconds":[^,}]+|"mean milliseconds",[^]]+')
 
 
 class Command:
@@ -118,6 +116,7 @@ class Command:
         self.name, self.place, self.out = name, place, place / out
         words = COMMANDS[name].format(out=out, bundle="undisturbed-fit")
         self.words = [sys.executable, "-c", WATCHED, *words.split()]
+        self.seen: dict[str, list[float]] = {}
         self.told, self.asked = place / f"{out}.told", place / f"{out}.asked"
         self.environment = {
             **os.environ,
@@ -143,7 +142,9 @@ class Command:
                 self.words, cwd=self.place, env=self.environment, stdout=output, stderr=output
             )
         while process.poll() is None:
-            if self._told()[0] >= share:
+            done, what = self._told()
+            self.seen.setdefault(what, []).append(done)
+            if done >= share:
                 time.sleep(delay)
                 stage = self._told()[1]
                 process.send_signal(number)
@@ -179,8 +180,9 @@ class Tally:
     Attributes:
         kills: How often, of each signal.
         stages: At what it was killed.
+        runs: How often it ran to its end.
         undisturbed: About how many pictures the classifier is asked by the undisturbed command.
-        asked: And by the killed one.
+        asked: And by all killed ones.
         probes: How many of these were to see whether the classifier is the same.
         in_flight: How many were answered by the last call before a kill, and asked again.
         lost: How many were asked again for no such reason.
@@ -189,6 +191,7 @@ class Tally:
 
     kills: Counter[str] = field(default_factory=Counter)
     stages: Counter[str] = field(default_factory=Counter)
+    runs: int = 0
     undisturbed: int = 0
     asked: int = 0
     probes: int = 0
@@ -200,20 +203,21 @@ class Tally:
 def kill(name: str, place: Path, kills: int, generator: random.Random) -> Tally:
     """Kills a command so often, and returns what came of it.
 
-    The shares of the job at which it is killed are drawn at random. Where it ends before it has
-    been killed often enough, it is begun anew in another folder.
+    A stage to kill it at is drawn, and a share of the job at which it was in that stage. Where it
+    ends before it has been killed often enough, it is begun anew in another folder.
     """
     tally = Tally()
     undisturbed = Command(name, place, f"undisturbed-{name}")
     undisturbed.run()
     tally.undisturbed = sum(map(len, undisturbed.calls()))
-    left, tries = kills, 0
+    left = kills
     while left:
-        command = Command(name, place, f"killed-{name}-{tries}")
-        shares = sorted(generator.random() for _ in range(left))
+        command = Command(name, place, f"killed-{name}-{tally.runs}")
+        stages = generator.choices(sorted(undisturbed.seen), k=min(left, KILLS_PER_RUN))
+        shares = [generator.choice(undisturbed.seen[stage]) for stage in stages]
         known: set[str] = set()
         last: set[str] = set()
-        for share in [*shares, 2.0]:
+        for share in [*sorted(shares), 2.0]:
             number = SIGNALS[(kills - left) % len(SIGNALS)]
             stage = command.run(share, generator.uniform(0, MAX_DELAY), number)
             calls = command.calls()
@@ -228,37 +232,61 @@ def kill(name: str, place: Path, kills: int, generator: random.Random) -> Tally:
             if command.is_over:
                 break
         tally.different += different(undisturbed.out, command.out)
-        tries += 1
+        tally.runs += 1
     return tally
 
 
 def _count(tally: Tally, calls: list[list[str]], known: set[str], last: set[str]) -> None:
     """Counts the queries of one process, of which others knew some answers."""
-    probes = 0
-    for call in calls:
+    # Up to the first call about so many, it is opened and recognized.
+    opened = next((n for n, call in enumerate(calls, 1) if len(call) == PROBES), len(calls))
+    for n, call in enumerate(calls):
         tally.asked += len(call)
-        for picture in call:
-            if probes < OPENING + ALONE + PROBES:
-                probes += 1
-                tally.probes += 1
-            elif picture in last:
-                tally.in_flight += 1
-            elif picture in known:
-                tally.lost += 1
+        if n < opened:
+            tally.probes += len(call)
+            continue
+        tally.in_flight += sum(picture in last for picture in call)
+        tally.lost += sum(picture in known - last for picture in call)
 
 
 def different(expected: Path, found: Path) -> list[str]:
     """Returns the names of files that differ by more than what was measured."""
 
-    def contents(folder: Path) -> dict[str, bytes]:
-        return {
-            path.relative_to(folder).as_posix(): MEASURED.sub(b"", path.read_bytes())
-            for path in folder.rglob("*")
-            if path.is_file()
-        }
+    def contents(folder: Path) -> dict[str, object]:
+        paths = (path for path in folder.rglob("*") if path.is_file())
+        return {path.relative_to(folder).as_posix(): _unmeasured(path) for path in paths}
 
     a, b = contents(expected), contents(found)
     return [f"{found.name}/{name}" for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
+
+
+def _unmeasured(path: Path) -> object:
+    """Returns the content of a file without what was measured."""
+    if path.suffix == ".json":
+        return _prune(json.loads(path.read_text()))
+    if path.suffix == ".csv":
+        with path.open(newline="") as file:
+            return [_prune(row) for row in csv.DictReader(file)]
+    if path.suffix == ".md":
+        return [line for line in path.read_text().splitlines() if not CLOCK.match(line)]
+    return IN_PAGE.sub(b"", path.read_bytes())
+
+
+def _prune(value: object) -> object:
+    if isinstance(value, list):
+        rows = (row for row in value if not isinstance(row, dict) or not _is_time(row))
+        return [_prune(row) for row in rows]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: each for key, each in value.items() if not CLOCK.match(key)}
+    # Of a bundle.
+    if "recipe" in kept:
+        del kept["queries"]
+    return {key: _prune(each) for key, each in kept.items()}
+
+
+def _is_time(row: dict[str, object]) -> bool:
+    return bool(CLOCK.match(str(row.get("metric"))))
 
 
 def prepare(place: Path) -> None:
@@ -292,7 +320,8 @@ def show(name: str, tally: Tally) -> None:
     """Prints what came of killing a command."""
     print(f"{name}: {dict(tally.kills)} at {dict(tally.stages)}")
     print(
-        f"  asked about {tally.asked} pictures (undisturbed: {tally.undisturbed}): "
+        f"  {tally.runs} runs asked about {tally.asked} pictures (undisturbed: "
+        f"{tally.undisturbed} each): "
         f"{tally.probes} to see that the classifier is the same, {tally.in_flight} again that "
         f"were answered right before a kill, {tally.lost} again for no reason"
     )
