@@ -348,7 +348,7 @@ def _flow_seconds(run: Run) -> float:
 
 def search(run: Run, held_out: HeldOut) -> PlanSearch:
     """Searches guided plans, on as many images as there is time for."""
-    # Decided once: what is kept of the trial takes no time when it is made again.
+    # Decided once: a fit that is resumed must rate plans on the same images.
     images = run.budget.decide(
         "plan images", lambda: len(enough_images(held_out, 0.8 * run.budget.left).x)
     )

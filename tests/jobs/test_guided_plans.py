@@ -4,7 +4,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from leapfactual.generators import Identity
 from leapfactual.jobs import guided_plans
 from leapfactual.jobs.guided_plans import (
     FIRST_LEAPS,
@@ -15,6 +17,7 @@ from leapfactual.jobs.guided_plans import (
     enough_images,
     search_guided_plans,
 )
+from leapfactual.jobs.held_out import HeldOut
 from leapfactual.leaps import (
     Focus,
     Leaps,
@@ -26,6 +29,7 @@ from leapfactual.leaps import (
     restart,
     tighten,
 )
+from leapfactual.testing import GaussianOracle
 
 
 def rated(n, validity, distance, oracle):
@@ -78,7 +82,7 @@ class Numbers:
     """Held-out images with a formula for what a plan gives, and a clock that it moves."""
 
     def __init__(self, clock, images=400, each=0.01, kept=(0.0, 0.0), focused=-0.01, fixed=0.0):
-        self.x, self.clock, self.each, self.kept = range(images), clock, each, kept
+        self.x, self.clock, self.each, self.kept = torch.zeros(images), clock, each, kept
         self.walked, self.focused, self.fixed = [], focused, fixed
 
     def first(self, n):
@@ -209,3 +213,16 @@ def test_what_a_plan_costs_by_itself_is_not_taken_for_what_images_cost(clock):
     assert len(enough_images(held_out, 44.0).x) == pytest.approx(100, abs=1)
     assert len(enough_images(Numbers(clock, each=0.0, fixed=1.0), 44.0).x) == 400
     assert len(enough_images(Numbers(clock, 20), 1e-3).x) == 20
+
+
+def test_walks_that_are_kept_are_not_taken_for_fast_ones(clock):
+    """A second for each image of a query, and time for the smallest number of images alone."""
+    oracle = GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), scale=0.6)
+
+    def classify(x):
+        clock.seconds += len(x)
+        return oracle.classifier(x)
+
+    held_out = HeldOut(Identity(), classify, oracle.flow(), oracle.sample(100)[0])
+    for _ in range(2):
+        assert len(enough_images(held_out, 1.0).x) == guided_plans.MIN_IMAGES
