@@ -21,7 +21,7 @@ from .. import checks
 from .._engine.memory import in_halves
 from ..errors import InputError
 from ..explainer import LeapFactual
-from ..files import fingerprint, json_number
+from ..files import fingerprint
 from ..flow import Flow
 from ..leaps import Plan, RatedPlan, describe
 from ..metrics import l1
@@ -220,7 +220,7 @@ class Walks:
         """Keeps what a walk gave."""
         self.known[key] = values
         if self.path is not None:
-            listed = {name: [*map(json_number, v.tolist())] for name, v in values.items()}
+            listed = {name: value.tolist() for name, value in values.items()}
             with self.path.open("a") as file:
                 file.write(json.dumps([key, listed]) + "\n")
 

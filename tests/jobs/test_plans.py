@@ -6,7 +6,7 @@ import torch
 import leapfactual as lf
 from leapfactual.errors import InputError
 from leapfactual.generators import Identity
-from leapfactual.jobs.held_out import HeldOut
+from leapfactual.jobs.held_out import HeldOut, Walks
 from leapfactual.jobs.job import typicality
 from leapfactual.jobs.plans import PAPER, search_fast_plan, search_plans
 from leapfactual.leaps import describe, parse
@@ -103,6 +103,19 @@ def test_plans_are_tried_with_little_memory(flow, held_out):
     plan = (lf.blend(10, 0.2),)
     expected = held_out.rate(plan).numbers
     assert small.rate(plan).numbers == pytest.approx(expected, rel=1e-4)
+
+
+def test_walks_are_kept_but_for_one_that_was_cut_off(tmp_path):
+    path = tmp_path / "walks.jsonl"
+    values = {"L1": torch.tensor([0.5, 0.25]), "distance": torch.tensor([1.0, float("nan")])}
+    for key in ("first", "second"):
+        Walks(path, "these").put(key, values)
+    path.write_text(path.read_text()[:-9])
+    kept = Walks(path, "these")
+    assert [*kept.known] == ["first"]
+    for name, value in values.items():
+        torch.testing.assert_close(kept.get("first")[name], value.double(), equal_nan=True)
+    assert not Walks(path, "others").known
 
 
 def test_too_few_images_are_refused(flow):
