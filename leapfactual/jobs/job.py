@@ -267,8 +267,10 @@ def _open_matching(bundle: Bundle, paths: Sequence[Path]) -> Images | Table:
                 f"this bundle explains images of {size}; {paths[0]} is a table. Give images."
             )
         return opened
-    label = str(bundle.training.get("label") or "")
-    opened = open_sources(paths, label=label if has_column(paths[0], label) else None)
+    label = bundle.training.get("label")
+    if not isinstance(label, str) or not has_column(paths[0], label):
+        label = None
+    opened = open_sources(paths, label=label)
     columns = bundle.training.get("columns")
     if not isinstance(opened, Table) or (columns and list(opened.columns) != columns):
         wanted = ", ".join(map(str, columns)) if isinstance(columns, list) else shape[0]

@@ -11,7 +11,7 @@ import leapfactual as lf
 from leapfactual.data import open_images
 from leapfactual.errors import InputError
 from leapfactual.files import atomic
-from leapfactual.jobs.job import Inputs, Job, Pieces, begin, open_inputs
+from leapfactual.jobs.job import Inputs, Job, Pieces, _open_matching, begin, open_inputs
 from leapfactual.jobs.queries import Queries
 from leapfactual.jobs.spatial import build_autoencoder
 
@@ -65,6 +65,16 @@ def test_inputs_are_opened_to_fit_the_bundle(shipped, folder, tmp_path, monkeypa
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match=r"images of 1 × 28 × 28; .*t.csv is a table"):
         open_inputs(tmp_path / "bundle", [tmp_path / "t.csv"], "mine.py:explained")
+
+
+def test_a_column_without_a_name_is_no_label(tmp_path):
+    """Tables of pandas begin with such a one, the index."""
+    path, table = tmp_path / "t.csv", SimpleNamespace(probes=torch.zeros(8, 3))
+    path.write_text(",a,b\n0,1,2\n1,2,3\n")
+    table.training = {"columns": ["", "a", "b"], "label": None}
+    assert _open_matching(table, [path]).columns == ("", "a", "b")
+    table.training = {"columns": ["", "a"], "label": "b"}
+    assert _open_matching(table, [path]).columns == ("", "a")
 
 
 def test_a_job_that_waits_for_its_classifier_is_heard_of(job, tmp_path):
