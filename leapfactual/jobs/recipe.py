@@ -128,6 +128,7 @@ class Run:
             log: Called with a sentence at a time.
             on_progress: Called with how far the whole is.
         """
+        remove_temporaries(work)
         for path in sorted(work.glob("*.*")):
             drop_damaged(path, log)
         queries = None
@@ -141,7 +142,6 @@ class Run:
             queries.on_call = run.stages.pulse
             queries.asked = run.budget.tally("queries")
             queries.seconds = run.budget.tally("seconds of queries")
-        remove_temporaries(work)
         run.stages.started -= run.budget.spent_before
         return run
 

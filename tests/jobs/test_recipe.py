@@ -152,6 +152,8 @@ def test_damaged_parts_of_a_fit_are_named_and_made_again(tmp_path):
     write_safetensors({"x": torch.ones(9)}, before.checkpoint("flow"), {"format": "any"})
     (tmp_path / "walks.jsonl").write_text("{}\n[")
     parts = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    # What a kill leaves of a file that was being written was never a part.
+    (tmp_path / f".flow.safetensors.{'0' * 32}.safetensors").write_text("cut o")
     Run.begin(recipe, tmp_path, None, "cpu", said.append, no_op)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == parts
     assert not said
