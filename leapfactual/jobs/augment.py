@@ -54,10 +54,6 @@ class Filters:
         if not 0 <= checks.number(self.typical, "typical") <= 100:
             raise InputError(f"`typical` must be in percent, 0 to 100, got {self.typical!r}.")
 
-    def to_json(self) -> dict[str, object]:
-        """Returns the conditions, as values that JSON can hold."""
-        return {"valid": self.valid, "typical": self.typical, "oracles": len(self.oracles)}
-
     def reasons(self, e: Explanation, typical: Tensor, agreed: Tensor) -> list[str]:
         """Returns why each counterfactual is not kept; nothing where it is.
 
@@ -113,7 +109,13 @@ def augment_all(
             "`typical` out."
         )
     explainer = job.explainer()
-    identity = {**job.to_json(), "kind": "augmentation", **filters.to_json()}
+    identity = {
+        **job.to_json(),
+        "kind": "augmentation",
+        "valid": filters.valid,
+        "typical": filters.typical,
+        "oracles": [job.fingerprint_of(oracle) for oracle in filters.oracles],
+    }
     pieces = Pieces(job, out, begin(out, identity, job.pairs_per_piece(PAIRS_PER_PIECE)))
     names = job.images.names
     drop_damaged(out / SUMMARY, log)

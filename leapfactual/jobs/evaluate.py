@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..explanation import Explanation
 from ..extras import left_out
 from ..files import atomic, json_number, read_safetensors, write_safetensors
@@ -104,9 +105,12 @@ def evaluate_all(
         on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
     """
     out = Path(out)
+    if not job.pairs:
+        raise InputError("there is nothing to measure. Check the images and the targets.")
     metrics = _metrics(job, oracle, log)
     explainer = job.explainer()
-    identity = {**job.to_json(), "kind": "evaluation", "oracle": oracle is not None}
+    known = None if oracle is None else job.fingerprint_of(oracle)
+    identity = {**job.to_json(), "kind": "evaluation", "oracle": known}
     size = begin(out, identity, job.pairs_per_piece(PAIRS_PER_PIECE))
     pieces = Pieces(job, out, size, ".safetensors")
     for piece in pieces.pending("explained", on_progress, log):

@@ -91,12 +91,14 @@ class Job:
     def to_json(self) -> dict[str, object]:
         """Returns what identifies the job, as values that JSON can hold."""
         weights = self.bundle.flow.state_dict().values()
+        another = self.force and not self.bundle.recognizes(self.classifier)
         return {
             "format": JOB_FORMAT,
             "bundle": fingerprint(*weights, self.bundle.answers),
             "images": fingerprint("\n".join(self.images.names)),
             "pairs": fingerprint(repr(list(self.pairs))),
             "count": len(self.pairs),
+            "classifier": self.fingerprint_of(self.classifier) if another else None,
             "plan": describe(self.plan),
             "solver": None if self.solver is None else repr(self.solver),
             "reliable": None if self.reliable is None else describe(self.reliable),
@@ -105,6 +107,12 @@ class Job:
             "alternatives": [self.alternatives, self.seed] if self.alternatives > 1 else None,
             "keep_pixels": self.keep_pixels,
         }
+
+    @torch.no_grad()
+    def fingerprint_of(self, classifier: Classifier) -> str:
+        """Returns what recognizes a classifier: the classes that it gives to the probes."""
+        probes = self.bundle.probes.to(self.bundle.device)
+        return fingerprint(in_halves(classifier, probes).argmax(1))
 
     def pairs_per_piece(self, most: int) -> int:
         """Returns how many pairs a piece is to hold, so that a kill costs less than a minute."""

@@ -73,6 +73,8 @@ def test_filters_leave_out_and_give_the_reason(job, shipped, tmp_path):
     assert agreed["kept"]["2"] == 0
     assert 0 < agreed["kept"]["7"] <= agreed["made"]["7"]
     assert not (tmp_path / "agreed" / "2").exists()
+    with pytest.raises(InputError, match="another job, which differs in its oracles"):
+        augment_all(job, tmp_path / "agreed", Filters(oracles=[contrary, shipped.oracle]))
 
 
 def test_an_interrupted_run_resumes_to_the_same(job, tmp_path, monkeypatch):

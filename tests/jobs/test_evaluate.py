@@ -1,9 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 import leapfactual as lf
+from leapfactual.errors import InputError
 from leapfactual.jobs import evaluate
 from leapfactual.jobs.evaluate import evaluate_all
 from leapfactual.jobs.job import Job
@@ -52,6 +54,15 @@ def test_in_pieces_it_measures_what_the_metrics_measure(job, shipped, tmp_path, 
     assert written["metrics"]["L1"]["mean"] == result.scores["L1"].mean
     assert written["metrics"]["L1"]["higher is better"] is False
     assert "| validity |" in (tmp_path / "out" / "evaluation.md").read_text()
+
+
+def test_another_oracle_or_no_pairs_are_refused(job, shipped, tmp_path):
+    few = replace(job, pairs=job.pairs[:4])
+    evaluate_all(few, tmp_path / "out", oracle=shipped.oracle)
+    with pytest.raises(InputError, match="another job, which differs in its oracle"):
+        evaluate_all(few, tmp_path / "out", oracle=lambda x: torch.eye(10)[[3] * len(x)])
+    with pytest.raises(InputError, match="there is nothing to measure"):
+        evaluate_all(replace(job, pairs=[]), tmp_path / "none")
 
 
 def test_an_interrupted_evaluation_resumes(job, shipped, tmp_path, monkeypatch):

@@ -52,6 +52,15 @@ def test_a_job_is_recognized_by_what_changes_its_results(job):
         assert {key for key in same if other[key] != same[key]} - {"count"} == {name}
 
 
+def test_another_classifier_than_the_bundles_makes_another_job(job):
+    others = [lf.classifiers.from_labels(lambda x, k=k: [k] * len(x), 10) for k in (0, 1)]
+    same, *seen = (
+        replace(job, classifier=each, force=True).to_json() for each in (job.classifier, *others)
+    )
+    assert same == job.to_json()
+    assert len({each["classifier"] for each in (same, *seen)}) == 3
+
+
 def test_inputs_are_opened_to_fit_the_bundle(shipped, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shipped.bundle.save(tmp_path / "bundle")
