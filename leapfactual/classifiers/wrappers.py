@@ -78,7 +78,7 @@ class Cached:
         known = self._find(dict.fromkeys(keys))
         new = {key: row for row, key in reversed([*enumerate(keys)]) if key not in known}
         if new:
-            answers = self._query(x, sorted(new.values()))
+            answers = self._query(x, sorted(new.values())).detach()
             fresh = {keys[row]: p for row, p in zip(sorted(new.values()), answers, strict=True)}
             self._keep(fresh)
             known |= fresh
@@ -150,29 +150,30 @@ class Cached:
 
 def _open_answers(path: str | Path | None) -> sqlite3.Connection:
     """Opens the database of answers; one that is damaged is begun anew, as a cache can be."""
-    try:
-        return _connect(path)
-    except sqlite3.OperationalError:
-        raise
-    except sqlite3.DatabaseError:
-        assert path is not None, "memory holds no damaged file"
-        Path(path).unlink()
-        return _connect(path)
-
-
-def _connect(path: str | Path | None) -> sqlite3.Connection:
     # Whoever retries in a thread of its own may ask from there; SQLite takes turns by itself.
     database = sqlite3.connect(
         path or ":memory:", isolation_level=None, timeout=60, check_same_thread=False
     )
-    # In this mode a commit is on disk for all but a failure of power.
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = NORMAL")
-    database.execute(
-        "CREATE TABLE IF NOT EXISTS answers "
-        "(key BLOB UNIQUE, dtype TEXT NOT NULL, p BLOB NOT NULL)"
-    )
-    return database
+    try:
+        # In this mode a commit is on disk for all but a failure of power.
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS answers "
+            "(key BLOB UNIQUE, dtype TEXT NOT NULL, p BLOB NOT NULL)"
+        )
+        (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+        return database
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError:
+        assert path is not None, "memory holds no damaged file"
+        # Closed first, since at its end a connection removes files beside the database by name.
+        database.close()
+        Path(path).unlink(missing_ok=True)
+    return _open_answers(path)
 
 
 class Retrying:

@@ -400,6 +400,24 @@ def test_a_damaged_cache_is_begun_anew(tmp_path):
     assert len(Cached(answers, path)) == 4
 
 
+def test_a_cache_whose_pages_are_damaged_is_begun_anew(tmp_path):
+    path = tmp_path / "answers.db"
+    full = Cached(answers, path)
+    full(torch.rand(500, 2))
+    full.close()
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xab" * (len(content) - 4096))
+    cached = Cached(answers, path)
+    assert torch.equal(cached(X), answers(X))
+    assert len(Cached(answers, path)) == 4
+
+
+def test_cached_answers_have_no_gradient_not_even_new_ones():
+    """Otherwise a method that needs gradients would take those of some of the rows for all."""
+    x = X.clone().requires_grad_()
+    assert not Cached(lambda x: x.softmax(1))(x).requires_grad
+
+
 def test_cached_explanations_are_the_same():
     oracle = lf.testing.GaussianOracle(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), 0.5)
     z, _ = oracle.sample(5)
