@@ -212,7 +212,8 @@ def _flow_epochs(run: Run, flow: Flow, n: int) -> tuple[int, int]:
         return min(epochs, max(1, int(FLOW_SHARE * run.budget.seconds / each)))
 
     if run.recipe.minutes is not None:
-        epochs = run.budget.decide("row flow", affordable)
+        # People may have voted on fewer than were counted on when the time was announced.
+        epochs = run.budget.decide(f"row flow {n}", affordable)
     return epochs, batch
 
 

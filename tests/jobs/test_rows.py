@@ -30,3 +30,11 @@ def test_a_flow_of_rows_keeps_to_the_minutes(seconds, epochs, tmp_path, monkeypa
     run = run_of(tmp_path, minutes=1.0, flow_epochs=3)
     _, record, _ = rows.train_flow(run, train, Identity(), sign, ("minus", "plus"))
     assert record["flow epochs"] == epochs
+
+
+def test_a_flow_of_few_votes_trains_as_long_as_they_need(tmp_path):
+    """Of 100,000 images people voted on 500: the epochs that were announced are for all."""
+    run, flow = run_of(tmp_path, minutes=1e6), rows._build_flow(2, 2, "cpu")
+    announced, _ = rows._flow_epochs(run, flow, 100_000)
+    assert rows._flow_epochs(run, flow, 500) == (rows.MAX_FLOW_EPOCHS, 64)
+    assert announced < rows.MAX_FLOW_EPOCHS
