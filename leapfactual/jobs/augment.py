@@ -11,6 +11,7 @@ Like every job, an augmentation resumes after a kill; see :mod:`leapfactual.jobs
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +28,14 @@ from ..files import atomic, json_number
 from ..imaging import to_pil, unstretch
 from ..metrics import l1
 from ..types import Classifier, no_op
-from .job import Job, Pieces, begin, drop_damaged, write_json
+from .job import JOB, RECORDS, Job, Pieces, begin, drop_damaged, write_json
 from .progress import OnProgress
 from .subject import Log
 
 # Nothing but the counterfactuals themselves is kept of a piece, so it is the largest.
 PAIRS_PER_PIECE = 512
 MANIFEST, SUMMARY = "manifest.csv", "summary.json"
+OWN_NAMES = (JOB, RECORDS, MANIFEST, SUMMARY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,14 +142,21 @@ def augment_all(
 
 
 def folder_names(classes: Sequence[str]) -> list[str]:
-    """Returns a folder's name for each class, all different.
+    """Returns a folder's name for each class, all different and none that a job uses itself.
 
     Example:
         >>> folder_names(["a/b", "a b", "..", "spiral"])
         ['a_b-0', 'a_b-1', 'class', 'spiral']
     """
     names = [re.sub(r"[^\w.-]+", "_", name).strip(".")[:80] or "class" for name in classes]
-    return [name if names.count(name) == 1 else f"{name}-{n}" for n, name in enumerate(names)]
+    # On some systems upper and lower case are the same.
+    count = Counter(name.casefold() for name in (*names, *OWN_NAMES))
+    chosen = [
+        name if count[name.casefold()] == 1 else f"{name}-{n}" for n, name in enumerate(names)
+    ]
+    if len({name.casefold() for name in chosen}) < len(chosen):
+        return [f"{name}-{n}" for n, name in enumerate(names)]
+    return chosen
 
 
 @torch.no_grad()

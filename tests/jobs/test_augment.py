@@ -129,6 +129,19 @@ def test_what_cannot_be_is_refused(job, shipped, tmp_path):
 def test_class_names_become_folders_that_differ():
     names = ["a/b", "a b", "..", "spiral"]
     assert folder_names(names) == ["a_b-0", "a_b-1", "class", "spiral"]
+    assert folder_names(["a/b", "a b", "a_b-0"]) == ["a_b-0", "a_b-1", "a_b-0-2"]
+    assert folder_names(["Cat", "cat", "dog"]) == ["Cat-0", "cat-1", "dog"]
+
+
+def test_a_class_may_be_called_as_a_file_of_the_job(job, tmp_path):
+    names = ("0", "1", "parts", *"345678", "job.json")
+    made = augment_all(
+        replace(job, bundle=replace(job.bundle, classes=names), pairs=[(0, 2), (1, 9)]),
+        tmp_path / "out",
+        Filters(valid=False),
+    )
+    assert made["kept"]["parts"] == made["kept"]["job.json"] == 1
+    assert open_images(tmp_path / "out").classes == ("job.json-9", "parts-2")
 
 
 def test_the_command(shipped, folder, tmp_path, monkeypatch):
