@@ -31,9 +31,8 @@ from .options import (
     Seed,
     check_device,
     console,
-    interruptible,
     print_json,
-    progress_bar,
+    resumable,
 )
 
 if TYPE_CHECKING:
@@ -156,11 +155,7 @@ def fit(
         if classifier is not None:
             remember(out, classifier)
 
-    resume = f"What is done is kept in {work_folder(out)}; the same command goes on from there."
-    with (
-        interruptible(resume),
-        progress_bar("reading the data", quiet=quiet or as_json, adapt=True) as reporter,
-    ):
+    with resumable("reading the data", work_folder(out), quiet=quiet or as_json) as reporter:
         subject = open_subject(
             images,
             classifier=classifier,
@@ -267,11 +262,7 @@ def explain(
     from ..jobs.explain import explain_all
     from ..jobs.pairs import choose_pairs
 
-    resume = f"What is done is kept in {out}; the same command goes on from there."
-    with (
-        interruptible(resume),
-        progress_bar("opening", quiet=quiet or as_json, adapt=True) as reporter,
-    ):
+    with resumable("opening", out, quiet=quiet or as_json) as reporter:
         inputs = _open(bundle, images, classifier, output_type, device, reporter)
         where = None if mask is None else inputs.read_mask(mask)
         pairs = choose_pairs(
@@ -341,11 +332,7 @@ def evaluate(
     from ..jobs.evaluate import evaluate_all
     from ..jobs.pairs import choose_pairs, find_sources, random_pairs
 
-    resume = f"What is done is kept in {out}; the same command goes on from there."
-    with (
-        interruptible(resume),
-        progress_bar("opening", quiet=quiet or as_json, adapt=True) as reporter,
-    ):
+    with resumable("opening", out, quiet=quiet or as_json) as reporter:
         inputs = _open(bundle, images, classifier, output_type, device, reporter)
         second = inputs.open_oracle(oracle) if oracle else None
         if target is None and not all_targets:
@@ -426,11 +413,7 @@ def augment(
     from ..jobs.augment import Filters, augment_all
     from ..jobs.pairs import augmentation_pairs
 
-    resume = f"What is done is kept in {out}; the same command goes on from there."
-    with (
-        interruptible(resume),
-        progress_bar("opening", quiet=quiet or as_json, adapt=True) as reporter,
-    ):
+    with resumable("opening", out, quiet=quiet or as_json) as reporter:
         inputs = _open(bundle, images, classifier, output_type, device, reporter)
         filters = Filters(valid, typical, [inputs.open_oracle(name) for name in oracles or []])
         pairs = augmentation_pairs(

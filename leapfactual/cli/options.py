@@ -261,11 +261,13 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def interruptible(kept: str) -> Iterator[None]:
-    """Takes an interruption, from the keyboard or by SIGTERM, as an end with a sentence.
+def resumable(what: str, kept: Path, *, quiet: bool) -> Iterator[Reporter]:
+    """Shows a bar, and takes an interruption, by keyboard or SIGTERM, as an end with a sentence.
 
     Arguments:
-        kept: What is kept, and how to go on.
+        what: What is going on at first.
+        kept: Where what is done is kept.
+        quiet: Whether to show nothing.
     """
 
     def stop(_number: int, _frame: object) -> None:
@@ -275,9 +277,12 @@ def interruptible(kept: str) -> Iterator[None]:
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, stop) if main else None
     try:
-        yield
+        with progress_bar(what, quiet=quiet, adapt=True) as reporter:
+            yield reporter
     except KeyboardInterrupt as error:
-        raise Interrupted(f"Interrupted. {kept}") from error
+        raise Interrupted(
+            f"Interrupted. What is done is kept in {kept}; the same command goes on from there."
+        ) from error
     finally:
         if main:
             signal.signal(signal.SIGTERM, before)
