@@ -69,6 +69,8 @@ class Cached:
         checks.positive(limit, "limit")
         self.classifier, self.limit, self.hits, self.misses = classifier, limit, 0, 0
         self._answers = _open_answers(path)
+        # Threads share the connection, which takes one of them at a time.
+        self._turn = threading.RLock()
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns cached answers, and queries the classifier on new images, once each."""
@@ -98,24 +100,27 @@ class Cached:
 
     def forget(self) -> None:
         """Forgets all answers, since the classifier is another one now."""
-        self._answers.execute("DELETE FROM answers")
+        with self._turn:
+            self._answers.execute("DELETE FROM answers")
 
     def close(self) -> None:
         """Closes the file, so that it can be moved."""
         self._answers.close()
 
     def __len__(self) -> int:
-        (count,) = self._answers.execute("SELECT count(*) FROM answers").fetchone()
+        with self._turn:
+            (count,) = self._answers.execute("SELECT count(*) FROM answers").fetchone()
         return int(count)
 
     def _find(self, keys: Iterable[bytes]) -> dict[bytes, Tensor]:
         """Returns the answers that are known, by key."""
         found = {}
         for some in _batched(keys, MAX_VARIABLES):
-            rows = self._answers.execute(
-                f"SELECT key, dtype, p FROM answers WHERE key IN ({', '.join('?' * len(some))})",
-                some,
+            query = (
+                f"SELECT key, dtype, p FROM answers WHERE key IN ({', '.join('?' * len(some))})"
             )
+            with self._turn:
+                rows = self._answers.execute(query, some).fetchall()
             for key, dtype, p in rows:
                 found[key] = torch.frombuffer(bytearray(p), dtype=getattr(torch, dtype))
         return found
@@ -125,7 +130,7 @@ class Cached:
             (key, str(p.dtype).removeprefix("torch."), _bytes(p.detach()))
             for key, p in fresh.items()
         ]
-        with self._answers:
+        with self._turn, self._answers:
             self._answers.execute("BEGIN IMMEDIATE")
             self._answers.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", rows)
             excess = len(self) - self.limit
@@ -150,7 +155,7 @@ class Cached:
 
 def _open_answers(path: str | Path | None) -> sqlite3.Connection:
     """Opens the database of answers; one that is damaged is begun anew, as a cache can be."""
-    # Whoever retries in a thread of its own may ask from there; SQLite takes turns by itself.
+    # Whoever retries in a thread of its own may ask from there.
     database = sqlite3.connect(
         path or ":memory:", isolation_level=None, timeout=60, check_same_thread=False
     )

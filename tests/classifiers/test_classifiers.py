@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -410,6 +411,15 @@ def test_a_cache_whose_pages_are_damaged_is_begun_anew(tmp_path):
     cached = Cached(answers, path)
     assert torch.equal(cached(X), answers(X))
     assert len(Cached(answers, path)) == 4
+
+
+def test_cached_answers_threads_that_ask_at_the_same_time():
+    cached, images = Cached(answers), torch.rand(400, 5, 2) - 0.5
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(cached, images.repeat(4, 1, 1)))
+    for x, p in zip(images.repeat(4, 1, 1), found, strict=True):
+        assert torch.equal(p, answers(x))
+    assert len(cached) == 400 * 5
 
 
 def test_cached_answers_have_no_gradient_not_even_new_ones():
