@@ -59,6 +59,7 @@ class Stages:
 
     def begin(self, stage: str) -> None:
         """Begins a stage; those before it are done."""
+        self.expected.pop(self.stage, None)
         names = [*self.expected]
         for name in names[: names.index(stage)] if stage in names else ():
             del self.expected[name]
