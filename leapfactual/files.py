@@ -88,7 +88,7 @@ def write_safetensors(
     places: set[int] = set()
     for name, value in tensors.items():
         place = value.untyped_storage().data_ptr()
-        kept[name] = value.clone() if place in places else value.contiguous()
+        kept[name] = (value.clone() if place in places else value).contiguous()
         places.add(place)
     if half:
         small = {name: value.half() for name, value in kept.items() if _bears_half(value)}

@@ -63,6 +63,16 @@ def test_equal_tensors_make_equal_files_in_every_process(tmp_path):
     assert tensors["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_tied_kernels_with_their_channels_last_are_written(tmp_path):
+    kernel = torch.rand(2, 3, 3, 3).to(memory_format=torch.channels_last)
+    bias = torch.rand(4, 5).T
+    tied = {"a": kernel, "b": kernel.detach(), "c": bias, "d": bias.detach()}
+    write_safetensors(tied, tmp_path / "w.safetensors", {"format": "any"})
+    _, found = read_safetensors(tmp_path / "w.safetensors", "any", "")
+    for name, value in tied.items():
+        assert torch.equal(found[name], value), name
+
+
 def test_tied_weights_are_written_each(tmp_path):
     layer = nn.Linear(3, 3)
     weight = layer.weight.detach()

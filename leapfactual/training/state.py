@@ -13,12 +13,11 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import InputError
-from ..files import atomic, below, load_weights, parse_json, read_safetensors
+from ..files import below, load_weights, parse_json, read_safetensors, write_safetensors
 
 FORMAT = "leapfactual checkpoint 3"
 ADAM_SLOTS = ("step", "exp_avg", "exp_avg_sq")
@@ -117,16 +116,16 @@ class TrainingState:
 
     def write(self, path: Path) -> None:
         """Writes the state to ``path``."""
-        tensors = {f"ema/{name}": mean.contiguous() for name, mean in self.averages.items()}
+        tensors = {f"ema/{name}": mean for name, mean in self.averages.items()}
         tensors |= {"steps": self.steps, "total": self.total}
         tensors |= {f"random/{name}": state for name, state in self.random.items()}
         for name, module in self.modules.items():
             for key, value in module.state_dict().items():
-                tensors[f"module/{name}/{key}"] = value.contiguous()
+                tensors[f"module/{name}/{key}"] = value
         for name, optimizer in self.optimizers.items():
             for key, parameter in self.modules[name].named_parameters():
                 for slot, value in optimizer.state[parameter].items():
-                    tensors[f"optimizer/{name}/{slot}/{key}"] = value.contiguous()
+                    tensors[f"optimizer/{name}/{slot}/{key}"] = value
         metadata = {
             "format": FORMAT,
             "settings": json.dumps(dict(self.settings)),
@@ -134,8 +133,7 @@ class TrainingState:
             "losses": json.dumps(self.losses),
             "step": json.dumps(self.step),
         }
-        with atomic(path) as temporary:
-            save_file(tensors, temporary, metadata)
+        write_safetensors(tensors, path, metadata)
 
     def read(self, path: Path) -> None:
         """Restores the state that :meth:`write` wrote to ``path``."""

@@ -240,6 +240,37 @@ def test_a_field_of_ones_own_is_asked_how_it_was_built_only_for_a_checkpoint(tmp
         lf.fit(lf.Flow(Linear(2, 3)), Z, P, epochs=1, checkpoint=tmp_path / "c.safetensors")
 
 
+def test_a_training_of_tied_weights_resumes(tmp_path):
+    class Tied(lf.MLPField):
+        def __init__(self):
+            super().__init__(2, 3, width=8, depth=2)
+            self.again = torch.nn.Linear(2, 2)
+            self.also = torch.nn.Linear(2, 2)
+            self.also.weight = self.again.weight
+
+        def config(self):
+            return {}
+
+        def forward(self, t, z, c):
+            return super().forward(t, z, c) + self.also(self.again(z))
+
+    def train_tied(on_epoch=None):
+        torch.manual_seed(0)
+        flow = lf.Flow(Tied())
+        path = tmp_path / "c.safetensors"
+        lf.fit(flow, Z, P, epochs=2, ema=0.9, checkpoint=path, on_epoch=on_epoch)
+        return flow
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    expected = train_tied()
+    (tmp_path / "c.safetensors").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        train_tied(stop)
+    assert_equal_flows(train_tied(), expected)
+
+
 def test_ema_averages_the_weights():
     plain, smooth = train(epochs=3, ema=0.0)[0], train(epochs=3, ema=0.999)[0]
     assert not torch.equal(plain.field.layers[0].weight, smooth.field.layers[0].weight)
