@@ -272,8 +272,7 @@ class Explanation:
             tensors |= {f"path/{name}": getattr(self.path, name) for name in _PATH}
             if self.path.mask is not None:
                 tensors["path/mask"] = self.path.mask
-        # Tensors may share memory, as images and reconstructions of an identity do.
-        own = {name: value.detach().cpu().clone() for name, value in tensors.items()}
+        own = {name: value.detach().cpu() for name, value in tensors.items()}
         write_safetensors(own, path, {"format": FORMAT, "classes": json.dumps(self.classes)})
 
     @classmethod
