@@ -243,7 +243,10 @@ def _label_by_name(
         answer = query(x)
         if not _are_names(answer):
             answer = _read(answer, x, spec).tolist()
-        names = [str(name) for name in np.asarray(answer).reshape(-1)]
+        names = [
+            name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+            for name in np.asarray(answer).reshape(-1)
+        ]
         unknown = sorted(set(names) - set(known))
         if unknown:
             raise InputError(

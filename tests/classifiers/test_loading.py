@@ -32,6 +32,10 @@ def names(x):
     return ["dog"] * len(x)
 
 
+def encoded(x):
+    return np.array([b"dog"] * len(x))
+
+
 def probabilities(x):
     return np.tile([0.25, 0.75], (len(x), 1))
 
@@ -90,7 +94,7 @@ def answers(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "name",
     [
-        *("labels", "arrays", "names", "words", "probabilities", "bfloats", "logits"),
+        *("labels", "arrays", "names", "encoded", "words", "probabilities", "bfloats", "logits"),
         *("estimator", "module"),
     ],
 )
