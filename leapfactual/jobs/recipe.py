@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,6 +44,11 @@ HELD_OUT_SHARE, MAX_HELD_OUT = 0.1, 1000
 MAX_SEARCH_IMAGES = 256
 # The file of the classifier's answers, among the parts.
 ANSWERS = "answers.db"
+# What a fit writes into its folder: parts, answers, walks, pictures, and what is hidden.
+OWN_FILES = re.compile(
+    r"[a-z-]+-[0-9a-f]{12}\.(json|safetensors)|answers\.db.*|walks\.jsonl"
+    r"|(preview|reconstructions)\.png|\..*"
+)
 # What a budget knows of a bundle that was begun to be written, and of a fit that is over but for
 # the removal of its parts.
 WRITTEN, OVER = "written", "over"
@@ -128,6 +134,7 @@ class Run:
             log: Called with a sentence at a time.
             on_progress: Called with how far the whole is.
         """
+        _refuse_foreign_files(work)
         remove_temporaries(work)
         for path in sorted(work.glob("*.*")):
             drop_damaged(path, log)
@@ -260,6 +267,17 @@ class Run:
         """Returns the file of a part; another recipe has another file."""
         name = fingerprint(json.dumps([asdict(self.recipe), *settings]))[:12]
         return self.work / f"{part}-{name}.safetensors"
+
+
+def _refuse_foreign_files(work: Path) -> None:
+    """Refuses a folder that is to be removed in the end, but holds what no fit has written."""
+    names = [path.name for path in work.iterdir()] if work.is_dir() else []
+    foreign = sorted(name for name in names if not OWN_FILES.fullmatch(name))
+    if foreign:
+        raise InputError(
+            f"{work} is where the parts of a fit are kept until it is over, but it holds "
+            f"{', '.join(foreign[:3])}. Move that away first, or give another --out."
+        )
 
 
 class Part:

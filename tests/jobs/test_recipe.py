@@ -110,7 +110,7 @@ def test_a_fit_that_is_killed_while_it_tidies_up_is_over(tmp_path, monkeypatch):
     work = tmp_path / "bundle.fit"
     run = Run.begin(Recipe(), work, None, "cpu", print, print)
     (work / ".bundle.x").mkdir(parents=True)
-    (work / "flow.safetensors").write_text("")
+    run.checkpoint("flow").write_text("")
 
     unlink = Path.unlink
 
@@ -163,3 +163,10 @@ def test_damaged_parts_of_a_fit_are_named_and_made_again(tmp_path):
     assert not list(tmp_path.iterdir())
     assert said == [f"{path} is damaged, and is made again." for path in sorted(parts)]
     assert run.budget.spent < 1
+
+
+def test_a_folder_with_what_no_fit_has_written_is_left_alone(tmp_path):
+    (tmp_path / "settings.json").write_text("// mine\n{}")
+    with pytest.raises(InputError, match=r"until it is over, but it holds settings\.json"):
+        Run.begin(Recipe(), tmp_path, None, "cpu", no_op, no_op)
+    assert (tmp_path / "settings.json").exists()
