@@ -33,6 +33,8 @@ from .metrics import diversity
 
 # Walks for each counterfactual that is kept. On digits twice as many add 7 % to the diversity.
 CANDIDATES_EACH = 4
+# Of one image. All walk at once, and each is compared with each.
+MAX_ALTERNATIVES, MAX_CANDIDATES = 100, 1000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,10 +126,12 @@ def diverse(
         >>> found[1]
         Explanation(3 images to class 1: 3 valid, median 4 leaps)
     """
-    if checks.positive(n, "n") < 2:
+    if checks.positive(n, "n", MAX_ALTERNATIVES) < 2:
         raise InputError(f"`n` must be at least 2, got {n}. For one counterfactual use explain.")
     candidates = (
-        CANDIDATES_EACH * n if candidates is None else checks.positive(candidates, "candidates")
+        CANDIDATES_EACH * n
+        if candidates is None
+        else checks.positive(candidates, "candidates", MAX_CANDIDATES)
     )
     if candidates < n:
         raise InputError(f"`candidates` must be at least n = {n}, got {candidates}.")

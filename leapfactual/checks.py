@@ -5,6 +5,7 @@ or tried out. Shapes are checked then, and values are not.
 """
 
 import difflib
+import math
 import operator
 from collections.abc import Sequence
 from typing import TypeGuard
@@ -26,6 +27,8 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 MAX_DEPTH, MAX_BLOCKS, MAX_LEVELS = 256, 64, 16
 # What is counted at all; torch cannot make tensors of sizes far beyond that.
 MAX_COUNT = 2**40
+# Of one image: a guard against files that unpack to more than memory holds.
+MAX_PIXELS = 25_000_000
 
 
 def shape(x: Tensor) -> str:
@@ -255,8 +258,12 @@ def size(value: object) -> None:
         not isinstance(value, tuple | list)
         or len(value) != 2
         or not all(isinstance(n, int) and n > 0 for n in value)
+        or math.prod(value) > MAX_PIXELS
     ):
-        raise InputError(f"`size` must be (height, width), at least 1 each, got {value!r}.")
+        raise InputError(
+            "`size` must be (height, width), at least 1 each and no more than "
+            f"{MAX_PIXELS // 1_000_000} million pixels, got {value!r}."
+        )
 
 
 def whole(value: object, name: str) -> int:

@@ -704,6 +704,36 @@ def endless_plan() -> str:
     return f"{EXPLAIN} --plan 'blend(1000000000, 0.1)'"
 
 
+@case("Options", "a page of a trillion images")
+def endless_page() -> str:
+    inputs()
+    return f"{EXPLAIN} --page 1000000000000"
+
+
+@case("Options", "a billion alternatives")
+def endless_alternatives() -> str:
+    inputs()
+    return f"{EXPLAIN} --alternatives 1000000000"
+
+
+@case("Options", "images of a million by a million pixels")
+def endless_size() -> str:
+    photos(25)
+    return f"{FIT} --size 1000000 1000000"
+
+
+@case("Options", "ten billion features")
+def endless_features() -> str:
+    photos(25)
+    return f"{FIT} --features 10000000000"
+
+
+@case("Options", "a trillion epochs")
+def endless_epochs() -> str:
+    photos(25)
+    return f"{FIT} --flow-epochs 1000000000000"
+
+
 @case("Options", "a plan that injects backwards")
 def backward_plan() -> str:
     inputs()

@@ -254,6 +254,11 @@ def uniform():
     ("call", "message"),
     [
         (lambda: diverse(explainer(), X, 1, n=1), "`n` must be at least 2, got 1"),
+        (
+            lambda: diverse(explainer(), X, 1, n=10**9),
+            "`n` must be .* from 1 to 100, got 1000000000",
+        ),
+        (lambda: diverse(explainer(), X, 1, candidates=10**9), "`candidates` must be .* to 1,000"),
         (lambda: diverse(explainer(), X, 1, n=2.5), "`n` must be a whole number .* got 2.5"),
         (lambda: diverse(explainer(), X, 1, candidates=3), "at least n = 4, got 3"),
         (lambda: diverse(explainer(), X, 1, noise=0.0), "`noise` must be above 0 .* got 0.0"),

@@ -301,7 +301,7 @@ def check_device(name: str) -> None:
         if torch.zeros(1, device=name).is_meta:
             raise RuntimeError("it computes nothing")
     except Exception as error:  # a backend that is not there can raise anything
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(". ")[0]
         if "device type at start" in reason:
             reason = "torch knows no such device"
         raise InputError(

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from ..checks import MAX_PIXELS
 from ..errors import InputError, MissingData
 
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
-# A guard against files that unpack to more than memory holds.
-MAX_PIXELS = 25_000_000
 # The tag of EXIF.
 ORIENTATION = 0x0112
 # What is said of conversions.

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checks import MAX_PIXELS
 from ..errors import InputError, LeapError, MissingData
 from .hdf5 import check_written, open_hdf5, plain_dataset
-from .reading import FROM_16_BITS, MAX_PIXELS, decode, read_image, to_unit
+from .reading import FROM_16_BITS, decode, read_image, to_unit
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
 # Guards against archives that unpack without end: an .npz is read whole, up to so many GiB unless

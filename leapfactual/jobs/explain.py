@@ -102,8 +102,10 @@ class _Worker:
         self.reliable: LeapFactual | None = None
         if job.reliable is not None:
             self.reliable = job.explainer(job.reliable, keep_path=True)
-        last = len(job.pairs) * job.alternatives - 1
-        self.page = set(torch.linspace(0, last, job.shown).long().tolist())
+        count = len(job.pairs) * job.alternatives
+        self.page = set(range(count))
+        if job.shown < count:
+            self.page = set(torch.linspace(0, count - 1, job.shown).long().tolist())
 
     def explain(self, piece: Piece) -> None:
         job = self.job

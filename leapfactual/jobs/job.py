@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .. import checks, masks
 from .._engine.memory import in_halves
+from ..alternatives import MAX_ALTERNATIVES
 from ..bundle import Bundle
 from ..classifiers import open_classifier, undo_stretch
 from ..data import Images, Table, open_data
@@ -41,6 +42,8 @@ EXAMPLES = 8
 # A walk on maps takes a second or two for each image on a CPU, where a large batch gains nothing.
 # A kill is to cost less than a minute, with the reliable plan beside the nearest.
 MAP_PAIRS_PER_PIECE_ON_CPU = 8
+# A browser opens a page of more only with difficulty.
+MAX_SHOWN = 10_000
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -82,7 +85,9 @@ class Job:
     keep_pixels: bool | None = None
 
     def __post_init__(self) -> None:
-        if checks.positive(self.alternatives, "alternatives") > 1 and self.reliable is not None:
+        checks.positive(self.shown, "--page", MAX_SHOWN)
+        alternatives = checks.positive(self.alternatives, "alternatives", MAX_ALTERNATIVES)
+        if alternatives > 1 and self.reliable is not None:
             raise InputError(
                 f"give {self.alternatives} alternatives or reliable counterfactuals, not both. "
                 "For alternatives that are reliable leave --reliable out and give --reliability 1."

@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from .. import checks
 from ..data import Images, Table
 from ..errors import InputError
 from ..files import atomic, fingerprint, remove_temporaries
@@ -28,6 +29,8 @@ from .queries import Queries
 from .subject import Log
 
 GENERATORS = ("auto", "vae", "wae", "spatial")
+# Far more than any image needs; what is larger fills the memory, or takes years.
+MOST = {"features": 4096, "epochs": 1_000_000, "flow_epochs": 1_000_000}
 # The minutes of a fit of photographs, on a GPU and on a CPU, and how they are shared out. A flow
 # on maps gets what is left. Walks gain more by a GPU than training does, so that the choice of
 # plans takes a smaller share there, and the autoencoder a larger one: a brittle classifier sees
@@ -90,6 +93,9 @@ class Recipe:
             raise InputError(
                 f"the generator must be one of {', '.join(GENERATORS)}, got {self.generator!r}."
             )
+        for name, most in MOST.items():
+            if getattr(self, name) is not None:
+                checks.positive(getattr(self, name), name, most)
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise InputError(f"`minutes` must be positive, got {self.minutes!r}. Try 10.")
 

@@ -86,6 +86,8 @@ def open_subject(
             "people's."
         )
     images = open_sources(paths, size=size, channels=channels, label=label)
+    if isinstance(images, Images):
+        _check_size(images.shape)
     names = tuple(classes or images.classes)
     example = images[list(range(min(EXAMPLES, len(images))))].to(device)
     labels: Votes | None = None

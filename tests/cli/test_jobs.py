@@ -281,6 +281,11 @@ def test_a_file_can_hold_the_options(place, tmp_path):
             (("few", "--target", "3", "--device", name), InputError, f"device {name}` cannot be")
             for name in ("abacus", "meta", "hpu", "cuda:99")
         ),
+        (
+            ("few", "--target", "3", "--device", "mps"),
+            InputError,
+            r"device mps` cannot be used \(.{,120}\)\. Use cpu",
+        ),
         (("table.csv", "--target", "3"), InputError, "images of 1 × 8 × 8; table.csv is a table"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from leapfactual.data import open_images
+from leapfactual.data import Images, open_images
 from leapfactual.data.sources import Broken
 from leapfactual.errors import InputError
 from leapfactual.jobs.fit import fit_bundle
@@ -81,6 +81,12 @@ def test_huge_images_are_refused_before_the_classifier_is_asked():
 
     with pytest.raises(InputError, match="3000 × 4000 are too large .* --size 192 256 resizes"):
         summarize_data(sized(3000, 4000), classifier, Digits.classes)
+
+
+def test_huge_images_are_refused_before_they_are_read(folder, monkeypatch):
+    monkeypatch.setattr(Images, "__getitem__", lambda *_: pytest.fail("read"))
+    with pytest.raises(InputError, match="images of 5000 × 4000 are too large to learn from"):
+        open_subject([folder], classifier="my_models.py:predict", size=(5000, 4000))
 
 
 def test_a_class_folder_without_images_is_named_where_names_are_missing(tmp_path):
