@@ -1,19 +1,19 @@
 """The command line: parse, call, print."""
 
 import errno
+import io
 import sys
 import traceback
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from .. import __version__
 from ..errors import ClassifierError, LeapError
 from .data import data, inspect
 from .demo import demo
 from .jobs import augment, evaluate, explain, fit
-from .options import Interrupted, console, printable
+from .options import Interrupted, SafeConsole, console
 from .people import people
 
 # What shells give for an interruption from the keyboard.
@@ -59,6 +59,10 @@ def main() -> None:
 
 def run_app(app: typer.Typer) -> None:
     """Runs an application; a known error is one line and exit status 1."""
+    for stream in (sys.stdout, sys.stderr):
+        # Not every terminal or file has all the characters that are printed, or that names have.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except Interrupted as error:
@@ -91,7 +95,6 @@ def _is_full(error: object) -> bool:
 
 
 def _fail(text: str, status: int = 1) -> None:
-    # An error may quote what a stranger wrote.
-    text = "\n".join(map(printable, text.splitlines()))
-    Console(stderr=True, soft_wrap=True).print(text, style="red", markup=False, highlight=False)
+    errors = SafeConsole(stderr=True, soft_wrap=True)
+    errors.print(text, style="red", markup=False, highlight=False)
     sys.exit(status)

@@ -36,7 +36,24 @@ from ..jobs.progress import duration
 from ..report import tables
 from .threads import Threads
 
-console = Console()
+
+def printable(value: Any) -> str:  # noqa: ANN401 - whatever a stranger wrote
+    """Returns a value as text whose control characters cannot steer the terminal."""
+    return "".join(c if c.isprintable() else "�" for c in str(value))
+
+
+class SafeConsole(Console):
+    """Console whose text may quote a stranger: names of files and classes, a manifest."""
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as of its parent
+        """Prints; in text, characters that would steer the terminal are replaced."""
+        safe = (
+            "\n".join(map(printable, o.split("\n"))) if isinstance(o, str) else o for o in objects
+        )
+        super().print(*safe, **options)
+
+
+console = SafeConsole()
 # A rate is told after so many seconds, and where there is no terminal, a line as seldom as that.
 MIN_RATED_SECONDS, SECONDS_PER_LINE = 2.0, 30.0
 
@@ -251,7 +268,8 @@ def progress_bar(what: str, *, quiet: bool = False, adapt: bool = False) -> Iter
         TimeElapsedColumn(),
         TimeLeftColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as shown:
+    errors = SafeConsole(stderr=True)
+    with Progress(*columns, console=errors, disable=quiet, transient=True) as shown:
         bar = Bar(shown, what, Threads() if adapt else None)
         yield Reporter(bar.print, bar)
 
@@ -321,8 +339,3 @@ def show_rows(title: str, rows: list[tables.Row], *, as_json: bool, quiet: bool)
         for row in rows:
             table.add_row(row.setting, row.method, row.metric, tables.number(row))
         console.print(table)
-
-
-def printable(value: Any) -> str:  # noqa: ANN401 - whatever a stranger wrote
-    """Returns a value as text whose control characters cannot steer the terminal."""
-    return "".join(c if c.isprintable() else "�" for c in str(value))

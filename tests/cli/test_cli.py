@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import leapfactual as lf
 from leapfactual import cli
+from leapfactual.cli.options import console, progress_bar
 from leapfactual.data import packages
 from leapfactual.demos import digits
 from leapfactual.errors import InputError, MissingData
@@ -131,6 +133,28 @@ def test_an_error_cannot_steer_the_terminal(tmp_path):
     assert known.returncode == 1
     assert "gone" in known.stderr
     assert not {"\x1b", "\x07"} & set(known.stderr)
+
+
+def test_names_cannot_steer_the_terminal(capsys):
+    with progress_bar("reading") as reporter:
+        reporter.log("left out \x1b[2J\udcff.png\nbeside \x07.txt")
+    console.print("cat \x1b]0;title\x07: 3 of 4")
+    printed = capsys.readouterr()
+    assert "left out �[2J�.png\nbeside �.txt\n" in printed.err
+    assert printed.out == "cat �]0;title�: 3 of 4\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_a_terminal_cannot_show_is_no_error(tmp_path, encoding):
+    call = [sys.executable, "-m", "leapfactual"]
+    options = {"capture_output": True, "check": False, "encoding": encoding}
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    listed = subprocess.run([*call, "data", "list"], env=environment, **options)
+    assert listed.returncode == 0, listed.stderr
+    table = tmp_path / "wine"
+    words = "data", "export", "wine", os.fsencode(table) + b"\xe9.csv"
+    made = subprocess.run([*call, *words], env=environment, **options)
+    assert made.returncode == 0, made.stderr
 
 
 def test_an_unknown_error_keeps_its_traceback(monkeypatch):
