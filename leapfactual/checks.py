@@ -7,7 +7,9 @@ or tried out. Shapes are checked then, and values are not.
 import difflib
 import math
 import operator
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeGuard
 
 import torch
@@ -27,6 +29,8 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 MAX_DEPTH, MAX_BLOCKS, MAX_LEVELS = 256, 64, 16
 # What is counted at all; torch cannot make tensors of sizes far beyond that.
 MAX_COUNT = 2**40
+# What file systems allow.
+MAX_NAME_BYTES = 255
 # Of one image: a guard against files that unpack to more than memory holds.
 MAX_PIXELS = 25_000_000
 
@@ -264,6 +268,23 @@ def size(value: object) -> None:
             "`size` must be (height, width), at least 1 each and no more than "
             f"{MAX_PIXELS // 1_000_000} million pixels, got {value!r}."
         )
+
+
+def path(value: object) -> Path:
+    """Returns the path of a file or folder, or refuses what cannot be one."""
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"expected the path of a file or folder, got {type(value).__name__}.")
+    text = os.fsdecode(value)
+    if not text or "\0" in text:
+        raise InputError(f"expected the path of a file or folder, got {text!r}.")
+    found = Path(text)
+    longest = max((len(os.fsencode(part)) for part in found.parts), default=0)
+    if longest > MAX_NAME_BYTES:
+        raise InputError(
+            f"expected the path of a file or folder, got a name of {longest} bytes, more than "
+            f"{MAX_NAME_BYTES}."
+        )
+    return found
 
 
 def whole(value: object, name: str) -> int:

@@ -282,7 +282,7 @@ class Explanation:
         Arguments:
             path: The file.
         """
-        path = Path(path)
+        path = checks.path(path)
         if not path.is_file():
             raise MissingData(
                 f"there is no explanation at {path}. Write one with explanation.save(path)."

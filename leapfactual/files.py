@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .checks import FLOATS
+from . import checks
 from .errors import InputError
 
 HALVED = "halved"
@@ -43,7 +43,7 @@ def atomic(path: str | Path) -> Iterator[Path]:
         >>> target.read_text()
         'whole'
     """
-    path = Path(path)
+    path = checks.path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{path.suffix}")
     try:
@@ -217,9 +217,9 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], assign: bool 
                 f"`{name}` has the shape {tuple(found.shape)}, but the network that is described "
                 f"has {tuple(wanted.shape)} there"
             )
-        if wanted.dtype in FLOATS:
+        if wanted.dtype in checks.FLOATS:
             precision = precision or found.dtype
-            allowed = [precision] if precision in FLOATS else list(FLOATS)
+            allowed = [precision] if precision in checks.FLOATS else list(checks.FLOATS)
         else:
             allowed = [wanted.dtype]
         if found.dtype not in allowed:

@@ -453,7 +453,7 @@ class Flow(nn.Module):
                 a field of your own.
             base: The base, needed only when the flow was saved with a base of your own.
         """
-        path = Path(path)
+        path = checks.path(path)
         if not path.is_file():
             raise MissingData(
                 f"there is no flow at {path}. Train one with leapfactual.fit and save it there."

@@ -371,7 +371,7 @@ class Bundle:
             staging: Where it is written before it takes its name, on the same disk. Defaults to
                 the folder around it.
         """
-        folder = Path(folder).absolute()
+        folder = checks.path(folder).absolute()
         if folder.is_symlink() or (folder.exists() and not overwrite):
             raise InputError(
                 f"there is something at {folder} already. Give another folder, or pass "
@@ -439,7 +439,7 @@ class Bundle:
             generator: The generator, where the bundle was made with one that is not ours.
             field: An untrained field, where the flow was made with one that is not ours.
         """
-        folder = Path(folder)
+        folder = checks.path(folder)
         manifest = read_manifest(folder)
         try:
             files = manifest["files"]

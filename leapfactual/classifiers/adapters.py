@@ -78,7 +78,7 @@ def onnx_rows(
     path: str | Path, preprocessing: Preprocessing = NO_PREPROCESSING
 ) -> Callable[[Tensor], Tensor]:
     """Returns a function from images to the rows of an ONNX file's first output, as they are."""
-    path = Path(path)
+    path = checks.path(path)
     if not path.is_file():
         raise MissingData(f"there is no ONNX file at {path}. Give the path of an .onnx file.")
     onnxruntime = require("onnxruntime", extra="onnx", subject="ONNX files need")
@@ -182,7 +182,7 @@ def load_clip(
         prompts: One for each class, for example ``["a smiling face", "a face"]``.
         preprocessing: Applied to the images first. Defaults to CLIP's own.
     """
-    if not Path(folder).is_dir():
+    if not checks.path(folder).is_dir():
         raise MissingData(
             f"there is no folder {folder}. Give one with CLIP weights in safetensors, config.json "
             "and the tokenizer's files."

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+from .. import checks
 from ..errors import InputError, MissingData
 from .images import Images
 from .tables import Table, read_lines
@@ -24,7 +25,7 @@ def read_csv_rows(
         column: The other column.
         what: What the file lists, for the error if there is none.
     """
-    path = Path(path)
+    path = checks.path(path)
     if not path.is_file():
         raise MissingData(f"there is no list of {what} at {path}. Give a CSV file.")
     known: dict[str, list[int]] = {}

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .. import checks
 from ..errors import InputError
 from ..extras import require
 from ..files import atomic
@@ -43,7 +44,7 @@ def export(
         "mnist": _digits,
         "radio-galaxies": _galaxies,
     }
-    folder = Path(folder)
+    folder = checks.path(folder)
     if name not in (*sets, "wine"):
         raise InputError(f"`{name}` cannot be exported: there are {', '.join((*sets, 'wine'))}.")
     if folder.exists() and (folder.is_file() or any(folder.iterdir())):

@@ -81,9 +81,9 @@ def galaxies(
     if not 0 < checks.number(test_share, "test_share") < 1:
         raise InputError(f"`test_share` must lie between 0 and 1, got {test_share!r}.")
     checks.whole(seed, "seed")
-    if source == RADIO:
+    if isinstance(source, str) and source == RADIO:
         return _radio(size, _check_crop(crop or RADIO_CENTRE, RADIO_SIDE, RADIO), on_image)
-    path = Path(source)
+    path = checks.path(source)
     if not path.exists():
         raise MissingData(
             f"there is nothing at {path}. Give `{RADIO}`, the file Galaxy10_DECals.h5, a folder "

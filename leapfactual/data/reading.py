@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from ..checks import MAX_PIXELS
+from .. import checks
 from ..errors import InputError, MissingData
 
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
@@ -39,7 +39,7 @@ def read_image(path: str | Path, notes: set[str] | None = None) -> Tensor:
         path: The file.
         notes: Takes what was converted, in words.
     """
-    path = Path(path)
+    path = checks.path(path)
     try:
         if not path.is_file():
             raise MissingData(f"there is no image at {path}. Give a PNG, JPEG, WEBP or TIFF file.")
@@ -58,10 +58,10 @@ def decode(file: IO[bytes], name: str, notes: set[str] | None = None) -> Tensor:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             picture = Image.open(file, formats=FORMATS)
         with picture:
-            if picture.width * picture.height > MAX_PIXELS:
+            if picture.width * picture.height > checks.MAX_PIXELS:
                 raise InputError(
                     f"{name} has {picture.width} × {picture.height} pixels, more than "
-                    f"{MAX_PIXELS // 1_000_000} million. Make it smaller first."
+                    f"{checks.MAX_PIXELS // 1_000_000} million. Make it smaller first."
                 )
             return _pixels(picture, file, name, set() if notes is None else notes)
     except UnidentifiedImageError as error:

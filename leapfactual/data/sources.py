@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import MAX_PIXELS
+from .. import checks
 from ..errors import InputError, LeapError, MissingData
 from .hdf5 import check_written, open_hdf5, plain_dataset
 from .reading import FROM_16_BITS, decode, read_image, to_unit
@@ -165,10 +165,10 @@ class Array(Source):
                 f"{path} must hold images of shape (N, H, W), (N, H, W, C) or (N, C, H, W), got "
                 f"{tuple(array.shape)}."
             )
-        if len(array) and math.prod(array.shape[1:]) > 3 * MAX_PIXELS:
+        if len(array) and math.prod(array.shape[1:]) > 3 * checks.MAX_PIXELS:
             raise InputError(
                 f"{path} holds images of shape {tuple(array.shape[1:])}, more than "
-                f"{MAX_PIXELS // 1_000_000} million pixels each. Make them smaller first."
+                f"{checks.MAX_PIXELS // 1_000_000} million pixels each. Make them smaller first."
             )
         if len(array) > MAX_IMAGES:
             raise InputError(
@@ -231,11 +231,11 @@ def open_source(source: str | Path | Sequence[str | Path]) -> Source:
             raise InputError(
                 f"images are named by a path, or by a list of paths, got {type(source).__name__}."
             )
-        paths = [Path(path) for path in source]
+        paths = [checks.path(path) for path in source]
         if not paths:
             raise InputError("the list of files is empty. Name at least one image.")
         return Files(paths, None, ())
-    path = Path(source)
+    path = checks.path(source)
     if path.is_dir():
         return _folder(path)
     if not path.exists():

@@ -86,7 +86,7 @@ def open_table(path: str | Path, *, label: str | None = None) -> Table:
         label: The column that names the class of each row, in words or numbers. Defaults to the
             one called label, class, target or y, if there is one.
     """
-    path = Path(path)
+    path = checks.path(path)
     if not path.is_file():
         raise MissingData(f"there is no table at {path}. Give a CSV file.")
     names, *lines = read_lines(path)

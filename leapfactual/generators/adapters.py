@@ -36,7 +36,7 @@ def from_openvino(path: str | Path, engine: str = "openvino") -> Callable[[Tenso
         path: The ``.xml`` file, with its ``.bin`` file beside it.
         engine: ``openvino`` or ``torch``.
     """
-    path = Path(path)
+    path = checks.path(path)
     if engine not in ENGINES:
         raise InputError(f"`engine` must be one of {list(ENGINES)}, got {engine!r}.")
     if engine == "torch":

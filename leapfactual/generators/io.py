@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from .. import checks
 from ..errors import InputError, MissingData
 from ..files import load_weights, parse_json, read_safetensors, write_safetensors
 from ..types import Generator
@@ -57,7 +58,7 @@ def save(generator: object, path: str | Path, *, half: bool = False) -> None:
 
 def load(path: str | Path) -> Generator:
     """Reads what :func:`save` wrote."""
-    path = Path(path)
+    path = checks.path(path)
     if not path.is_file():
         raise MissingData(f"there is no generator at {path}. Train one and save it there.")
     metadata, tensors = read_safetensors(path, FORMAT, "Copy it again, or save it again.")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .. import checks
 from ..errors import InputError, MissingData
 
 # A device's rounding stays far below one per cent of the mean output; a model that mixes its rows,
@@ -186,7 +187,7 @@ class Graph(nn.Module):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
-        path = Path(path)
+        path = checks.path(path)
         weights = path.with_suffix(".bin")
         for file in (path, weights):
             if not file.is_file():

@@ -100,7 +100,7 @@ def augment_all(
     Returns:
         The summary: how many were made and kept, of each class, and why others were not.
     """
-    out, filters = Path(out), filters or Filters()
+    out, filters = checks.path(out), filters or Filters()
     if not isinstance(job.images, Images):
         raise InputError("`augment` makes pictures, but these are rows of a table.")
     if not job.pairs:

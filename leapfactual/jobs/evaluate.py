@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .. import checks
 from ..errors import InputError
 from ..explanation import Explanation
 from ..extras import left_out
@@ -104,7 +105,7 @@ def evaluate_all(
         log: Called with a sentence about metrics that are left out.
         on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
     """
-    out = Path(out)
+    out = checks.path(out)
     if not job.pairs:
         raise InputError("there is nothing to measure. Check the images and the targets.")
     metrics = _metrics(job, oracle, log)

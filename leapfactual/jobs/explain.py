@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import checks
 from ..alternatives import diverse
 from ..bundle import Bundle
 from ..data import Table
@@ -63,7 +64,7 @@ def explain_all(
         on_progress: Called with how far it is, see :mod:`leapfactual.jobs.progress`.
         log: Called with a sentence about what is damaged.
     """
-    out = Path(out)
+    out = checks.path(out)
     if not job.pairs:
         raise InputError("there is no image to explain. Check the images and the targets.")
     worker = _Worker(job, out)

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .. import checks
 from .._engine.memory import in_halves
 from ..bundle import Bundle
 from ..bundle.manifest import PICTURE, refuse_foreign_files
@@ -120,7 +121,7 @@ def fit_bundle(
         on_progress: Called with how far the whole is, see :mod:`leapfactual.jobs.progress`.
         on_saved: Called when the bundle is there, as long as the fit can be resumed.
     """
-    folder = Path(folder)
+    folder = checks.path(folder)
     run = Run.begin(recipe or Recipe(), work_folder(folder), classifier, device, log, on_progress)
     # A fit that was killed behind this point ends as it would have ended.
     overwrite = overwrite or WRITTEN in run.budget.kept

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from .. import checks
 from ..errors import InputError
 from ..extras import require
 from ..files import atomic
@@ -65,7 +66,7 @@ def write_animation(
         generator: Decodes the iterates. Without it the animation shows the two ends.
     """
     _check_images(e)
-    kind = FORMATS.get(Path(path).suffix.lower())
+    kind = FORMATS.get(checks.path(path).suffix.lower())
     if kind is None:
         raise InputError(
             f"an animation is written as {', '.join(FORMATS)}, got `{Path(path).name}`."
