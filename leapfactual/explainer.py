@@ -21,7 +21,7 @@ from .errors import InputError
 from .explanation import Explanation
 from .flow import Flow
 from .imaging import Pictures, as_images
-from .leaps import Stage
+from .leaps import Stage, check_plan
 from .masks import as_mask, fit_mask
 from .types import Classifier, Generator, Target
 from .walk import Walker
@@ -116,12 +116,7 @@ class LeapFactual(Explainer):
         keep_pixels: bool = False,
         classes: Sequence[str] = (),
     ) -> None:
-        stages = list(plan) if isinstance(plan, Sequence) else []
-        if not stages or not all(isinstance(stage, Stage) for stage in stages):
-            raise InputError(
-                f"`plan` must be a list of stages, got {plan!r}. Try [blend(15, 0.1)] or "
-                "[blend(15, 0.1), inject(5, lift=0.0, land=0.1)]."
-            )
+        check_plan(plan)
         if not isinstance(generator, Generator):
             raise InputError(
                 f"`generator` must have encode and decode, got {type(generator).__name__}. The "
@@ -144,7 +139,7 @@ class LeapFactual(Explainer):
             )
         self.generator, self.classifier, self.flow = generator, classifier, flow
         self.classes = tuple(map(str, classes))
-        self.plan, self.batch_size, self.keep_path = stages, batch_size, keep_path
+        self.plan, self.batch_size, self.keep_path = list(plan), batch_size, keep_path
         self.accelerate = accelerate
         self.mask = None if mask is None else as_mask(mask)
         self.keep_pixels = keep_pixels

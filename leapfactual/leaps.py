@@ -369,6 +369,22 @@ def _shortest(value: float) -> str:
     return text if float(text) == value else repr(value)
 
 
+def check_plan(plan: object) -> None:
+    """Checks that a value is a plan, of no more leaps than a walk can take."""
+    stages = list(plan) if isinstance(plan, Sequence) else []
+    if not stages or not all(isinstance(stage, Stage) for stage in stages):
+        raise InputError(
+            f"`plan` must be a list of stages, got {plan!r}. Try [blend(15, 0.1)] or "
+            "[blend(15, 0.1), inject(5, lift=0.0, land=0.1)]."
+        )
+    leaps = sum(stage.n for stage in stages)
+    if max(leaps, len(stages)) > MAX_LEAPS:
+        raise InputError(
+            f"`plan` must have {MAX_LEAPS:,} leaps and stages at most, got {leaps:,} leaps in "
+            f"{len(stages):,} stages."
+        )
+
+
 def parse(text: str) -> tuple[Stage, ...]:
     """Reads a plan as :func:`describe` writes it.
 

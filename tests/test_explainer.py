@@ -208,6 +208,14 @@ UNIFORM = torch.full((1, 3), 1 / 3).double()
         (lambda: explainer().explain(Z, 1, z=Z * torch.nan), r"`z` must be finite"),
         (lambda: explainer([]), r"`plan` must be a list of stages, got \[\]"),
         (lambda: explainer([15, 0.1]), "`plan` must be a list of stages, got"),
+        (
+            lambda: explainer([lf.blend(6000, 0.1)] * 2),
+            "10,000 leaps and stages at most, got 12,000 leaps in 2 stages",
+        ),
+        (
+            lambda: explainer([lf.blend(0, 0.1)] * 10_001),
+            "at most, got 0 leaps in 10,001 stages",
+        ),
         (lambda: explainer(lf.blend(3, 0.1)), "`plan` must be a list of stages, got Leaps"),
         (
             lambda: lf.LeapFactual(ORACLE.classifier, Identity(), ORACLE.flow(), RELIABLE),

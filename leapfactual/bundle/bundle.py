@@ -35,7 +35,7 @@ from ..fields import VelocityField
 from ..files import read_safetensors, write_safetensors
 from ..flow import Flow
 from ..generators import io
-from ..leaps import Plan, RatedPlan, Stage, describe, parse
+from ..leaps import Plan, RatedPlan, Stage, check_plan, describe, parse
 from ..solvers import Solver
 from ..types import Classifier, Generator
 from .manifest import (
@@ -117,8 +117,7 @@ class Bundle:
             )
         plans = self.front if self.fast is None else (*self.front, self.fast)
         for plan in (self.plan, *(rated.plan for rated in plans)):
-            if not plan or not all(isinstance(stage, Stage) for stage in plan):
-                raise InputError(f"`plan` must be a list of stages, got {plan!r}.")
+            check_plan(plan)
         heights = [rated.reliability for rated in self.front]
         if heights and (heights != sorted(heights) or heights[0] != 0 or heights[-1] != 1):
             raise InputError(f"`front` must rise from 0 to 1, got {heights}.")

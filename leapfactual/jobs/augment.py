@@ -120,7 +120,7 @@ def augment_all(
     }
     pieces = Pieces(job, out, begin(out, identity, job.pairs_per_piece(PAIRS_PER_PIECE)))
     names = job.images.names
-    drop_damaged(out / SUMMARY, log)
+    drop_damaged(out / SUMMARY, log, ("made", "kept", "left out"))
     if (out / SUMMARY).exists():
         pieces.clear()
         summary: dict[str, Any] = json.loads((out / SUMMARY).read_text())
@@ -137,7 +137,7 @@ def augment_all(
                 image = unstretch(e.counterfactual[n], job.images.stretch)
                 to_pil(image).save(folders[int(target[n])] / row["file"])
         with atomic(piece.record) as temporary:
-            temporary.write_text(json.dumps(rows))
+            temporary.write_text(json.dumps({"rows": rows}))
     return _finish(job, out, folders, pieces)
 
 
@@ -204,7 +204,7 @@ def _finish(job: Job, out: Path, folders: Sequence[Path], pieces: Pieces) -> dic
     with atomic(out / MANIFEST) as temporary, temporary.open("w", newline="") as file:
         table = csv.writer(file)
         for n, record in enumerate(pieces.records()):
-            rows = json.loads(record.read_text())
+            rows = json.loads(record.read_text())["rows"]
             if not n:
                 table.writerow(rows[0])
             for row in rows:

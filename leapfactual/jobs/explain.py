@@ -68,8 +68,9 @@ def explain_all(
     if not job.pairs:
         raise InputError("there is no image to explain. Check the images and the targets.")
     worker = _Worker(job, out)
-    pieces = Pieces(job, out, begin(out, job.to_json(), job.pairs_per_piece(PAIRS_PER_PIECE)))
-    drop_damaged(out / "summary.json", log)
+    size = begin(out, job.to_json(), job.pairs_per_piece(PAIRS_PER_PIECE))
+    pieces = Pieces(job, out, size, keys=("rows", "cards"))
+    drop_damaged(out / "summary.json", log, ("counterfactual",))
     if not all((out / name).exists() for name in RESULTS):
         for name in FOLDERS:
             (out / name).mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ is bounded by one piece.
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -335,10 +335,18 @@ class Pieces:
         out: The folder, which :func:`begin` made.
         size: How many pairs a piece holds.
         suffix: The ending of the records' names.
+        keys: What a record of JSON holds at least.
     """
 
-    def __init__(self, job: Job, out: Path, size: int, suffix: str = ".json") -> None:
-        self.folder = out / RECORDS
+    def __init__(
+        self,
+        job: Job,
+        out: Path,
+        size: int,
+        suffix: str = ".json",
+        keys: Collection[str] = ("rows",),
+    ) -> None:
+        self.folder, self.keys = out / RECORDS, keys
         self.job, self.total = job, len(job.pairs)
         self.pieces = [
             Piece(job, start, size, self.folder / f"{start:08d}{suffix}")
@@ -360,7 +368,7 @@ class Pieces:
         """
         self.folder.mkdir(exist_ok=True)
         for piece in self.pieces:
-            drop_damaged(piece.record, log)
+            drop_damaged(piece.record, log, self.keys)
         pending = [piece for piece in self.pieces if not piece.record.exists()]
         done = self.total - sum(len(piece.pairs) for piece in pending)
 
@@ -427,11 +435,24 @@ def begin(out: Path, identity: Mapping[str, object], size: int) -> int:
     return size
 
 
-def drop_damaged(path: Path, log: Callable[[str], object]) -> None:
-    """Removes a file that is there and cannot be read, so that it is made again, and says so."""
-    if path.exists() and not is_whole(path):
+def drop_damaged(path: Path, log: Callable[[str], object], keys: Collection[str] = ()) -> None:
+    """Removes a file that is there and cannot be read, so that it is made again, and says so.
+
+    Arguments:
+        path: The file.
+        log: Called with a sentence if it is damaged.
+        keys: What a file of JSON must hold at least.
+    """
+    if path.exists() and not (is_whole(path) and _holds(path, keys)):
         log(f"{path} is damaged, and is made again.")
         path.unlink()
+
+
+def _holds(path: Path, keys: Collection[str]) -> bool:
+    if path.suffix != ".json" or not keys:
+        return True
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return isinstance(content, dict) and set(keys) <= set(content)
 
 
 def write_json(content: object, path: Path) -> None:

@@ -169,7 +169,8 @@ def test_the_command(shipped, folder, tmp_path, monkeypatch):
     assert isinstance(refused.exception, InputError)
 
 
-def test_damaged_pieces_and_summaries_are_named_and_made_again(job, tmp_path, monkeypatch):
+@pytest.mark.parametrize("damage", ["[{", "\0\0", "[]", "{}", "5"])
+def test_damaged_pieces_and_summaries_are_named_and_made_again(job, tmp_path, monkeypatch, damage):
     monkeypatch.setattr(augment, "PAIRS_PER_PIECE", 8)
     out, said = tmp_path / "out", []
     expected = augment_all(job, tmp_path / "whole")
@@ -180,10 +181,10 @@ def test_damaged_pieces_and_summaries_are_named_and_made_again(job, tmp_path, mo
 
     with pytest.raises(KeyboardInterrupt):
         augment_all(job, out, on_progress=stop)
-    (out / "parts" / "00000000.json").write_text("[{")
+    (out / "parts" / "00000000.json").write_text(damage)
     assert augment_all(job, out, log=said.append) == expected
     assert said == [f"{out}/parts/00000000.json is damaged, and is made again."]
-    (out / "summary.json").write_bytes(b"\xff")
+    (out / "summary.json").write_bytes(damage.encode())
     assert augment_all(job, out, log=said.append) == expected
     assert said[1:] == [f"{out}/summary.json is damaged, and is made again."]
     assert augment_all(job, out, log=said.append) == expected

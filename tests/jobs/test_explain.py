@@ -212,6 +212,21 @@ def test_a_finished_job_is_found_and_another_is_refused(shipped, digits, tmp_pat
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("damage", ['{"rows": [', "\0\0", "[]", "{}", "5", '{"rows": []}'])
+def test_damaged_pieces_and_summaries_are_named_and_made_again(shipped, digits, tmp_path, damage):
+    out, said = tmp_path / "out", []
+    few = job(shipped, digits, pairs=[(0, 3), (1, 4)])
+    expected = explain_all(few, out)
+    (out / "index.html").unlink()
+    (out / "parts").mkdir()
+    for path in (out / "parts" / "00000000.json", out / "summary.json"):
+        path.write_text(damage)
+    again = explain_all(few, out, log=said.append)
+    assert again["counterfactual"]["status"] == expected["counterfactual"]["status"]
+    damaged = f"{out}/summary.json", f"{out}/parts/00000000.json"
+    assert said == [f"{path} is damaged, and is made again." for path in damaged]
+
+
 def run(out, count, pause=0.0):
     """Explains shipped digits in pieces of ten, waiting at each query, on one thread."""
     threads, shipped = torch.get_num_threads(), load()

@@ -117,14 +117,14 @@ def test_pieces_with_a_record_are_not_done_again(job, tmp_path):
             done.append(piece.start)
             if len(done) == 2:
                 raise KeyboardInterrupt
-            piece.record.write_text('"done"')
+            piece.record.write_text('{"rows": []}')
     begin(tmp_path / "out", job.to_json(), 10)
     seen, pieces = [], Pieces(job, tmp_path / "out", size=10)
     for piece in pieces.pending("explained", lambda *progress: seen.append(progress)):
         x, target = piece.load()
         assert len(x) == len(target) == len(piece.pairs) == min(10, 24 - piece.start)
         done.append(piece.start)
-        piece.record.write_text('"done"')
+        piece.record.write_text('{"rows": []}')
     assert done == [0, 10, 10, 20]
     assert [said for _, said, _ in seen] == [f"explained {n} of 24" for n in (10, 20, 24)]
     assert [share for share, *_ in seen] == [10 / 24, 20 / 24, 1.0]
