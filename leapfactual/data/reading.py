@@ -127,10 +127,10 @@ def _deep_colour(picture: Image.Image, file: IO[bytes]) -> bool:
 
 def to_unit(pixels: NDArray[Any], name: Callable[[int], str]) -> Tensor:
     """Converts 8-bit, 16-bit and floating-point pixels to floats in [0, 1]."""
-    if pixels.dtype == np.uint8:
-        return torch.from_numpy(pixels.astype(np.float32) / 255)
-    if pixels.dtype.kind == "u" and pixels.dtype.itemsize == 2:
-        return torch.from_numpy(pixels.astype(np.float32) / 65535)
+    if pixels.dtype.kind == "u" and pixels.dtype.itemsize <= 2:
+        values = pixels.astype(np.float32)
+        values /= np.iinfo(pixels.dtype).max
+        return torch.from_numpy(values)
     if pixels.dtype.kind == "f":
         for n, image in enumerate(pixels):
             if not np.isfinite(image).all() or image.min() < 0 or image.max() > 1:

@@ -25,6 +25,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
 # the variable says otherwise, and a zip member by member.
 MAX_GIB, MAX_GIB_VARIABLE = 1.0, "LEAPFACTUAL_MAX_GIB"
 MAX_MEMBER_BYTES = 256 * 2**20
+# Of a class's name in an array.
+MAX_LABEL_BYTES = 4096
 # Each is looked at, and its name is kept.
 MAX_IMAGES = 10_000_000
 # How much of an array to read at a time.
@@ -186,7 +188,7 @@ class Array(Source):
                 f"{tuple(array.shape)}."
             )
         if labels is not None:
-            _check_labels(path, labels.shape, len(array))
+            _check_labels(path, labels.shape, labels.dtype, len(array))
             kinds, index = np.unique(np.asarray(labels[()]).reshape(-1), return_inverse=True)
             self.classes = tuple(_text(kind) for kind in kinds)
             self.labels = torch.from_numpy(index.astype(np.int64))
@@ -380,8 +382,13 @@ def _members(archive: zipfile.ZipFile) -> dict[tuple[str, ...], zipfile.ZipInfo]
     return found
 
 
-def _check_labels(path: Path, shape: tuple[int, ...], images: int) -> None:
-    """Checks that there is a label for each image, before they are read."""
+def _check_labels(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], images: int) -> None:
+    """Checks that there is a label for each image, and none vast, before they are read."""
+    if dtype.itemsize > MAX_LABEL_BYTES:
+        raise InputError(
+            f"the labels in {path} take {dtype.itemsize:,} bytes each, more than "
+            f"{MAX_LABEL_BYTES:,}. Save numbers or shorter names."
+        )
     if math.prod(shape) != images:
         raise InputError(
             f"{path} must hold one label per image, got {math.prod(shape)} labels for {images} "
@@ -405,9 +412,9 @@ def _npz(path: Path) -> Array:
     try:
         with np.load(path, allow_pickle=False) as file:
             images, labels = _keys(path, list(file))
-            shapes = [_declared(path, file, key) for key in (images, labels) if key]
-            if labels and shapes[0]:
-                _check_labels(path, shapes[1], shapes[0][0])
+            shape, _ = _declared(path, file, images)
+            if labels and shape:
+                _check_labels(path, *_declared(path, file, labels), shape[0])
             return Array(path, file[images], file[labels] if labels else None)
     except InputError:
         raise
@@ -415,8 +422,12 @@ def _npz(path: Path) -> Array:
         raise InputError(f"{path} cannot be read ({type(error).__name__}: {error}).") from error
 
 
-def _declared(path: Path, file: Any, key: str) -> tuple[int, ...]:  # noqa: ANN401 - an NpzFile
-    """Returns the shape that an array in an .npz file declares, if it is not too large to read."""
+def _declared(
+    path: Path,
+    file: Any,  # noqa: ANN401 - an NpzFile
+    key: str,
+) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Returns what an array in an .npz file declares to be, if it is not too large to read."""
     read: Any = np.lib.format  # numpy gives these functions no types
     with file.zip.open(f"{key}.npy") as member:
         first = read.read_magic(member) == (1, 0)
@@ -429,7 +440,7 @@ def _declared(path: Path, file: Any, key: str) -> tuple[int, ...]:  # noqa: ANN4
             "Use HDF5 or image files, which are read piece by piece, or allow it: "
             f"{MAX_GIB_VARIABLE}={math.ceil(size / 2**30)}."
         )
-    return tuple(shape)
+    return tuple(shape), dtype
 
 
 def _hdf5(path: Path) -> Array:

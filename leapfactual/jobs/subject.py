@@ -1,5 +1,6 @@
 """What a bundle is to explain: images, and a classifier or people who voted on them."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from .job import EXAMPLES, open_sources
 from .labels import Votes, read_votes
 
 MAX_SUMMARY_IMAGES = 500
+# Numbers in a batch of them: 64 MiB.
+BATCH_VALUES = 1 << 24
 MAX_STRETCH_IMAGES = 64
 MIN_IMAGES = 40
 # Of more, one is shown: the others' reasons are mostly the same.
@@ -158,7 +161,7 @@ def summarize_data(
         rows = classifier.known.nonzero()[:, 0]
         answers = classifier.p[rows]
     else:
-        batches = torch.split(rows, 100)
+        batches = torch.split(rows, max(1, min(100, BATCH_VALUES // math.prod(images.shape))))
         answers = torch.cat([classifier(images[batch].to(device)) for batch in batches])
     label = answers.argmax(1).cpu()
     shares = label.bincount(minlength=len(classes)).double() / len(label)
@@ -258,6 +261,6 @@ def choose_stretch(images: Images | Table) -> str:
     if isinstance(images, Table):
         return "none"
     x = images[torch.linspace(0, len(images) - 1, min(len(images), MAX_STRETCH_IMAGES)).long()]
-    black = (x == 0).double().mean().item() > MIN_BLACK_SHARE
+    black = 1 - int(x.count_nonzero()) / x.numel() > MIN_BLACK_SHARE
     faint = x.mean().item() < MAX_FAINT_MEAN
     return "sqrt" if black and faint else "none"

@@ -506,8 +506,25 @@ def test_vast_labels_and_chunks_are_refused_unread(tmp_path):
         open_images(tmp_path / "labels.h5")
     with pytest.raises(InputError, match="packed in chunks of 1024 MiB, more than 256"):
         open_images(tmp_path / "chunk.h5")
+    with h5py.File(tmp_path / "names.h5", "w") as file:
+        file["images"] = np.zeros((4, 5, 5), np.uint8)
+        file.create_dataset("labels", (4,), "S100000000", chunks=(1,))
+    with pytest.raises(InputError, match="labels in .* take 100,000,000 bytes each, more than 4,"):
+        open_images(tmp_path / "names.h5")
     assert tracemalloc.get_traced_memory()[1] < 2**24
     tracemalloc.stop()
+
+
+def test_vast_names_in_an_npz_are_refused_unread(tmp_path):
+    declared = {"descr": "<U1000000", "fortran_order": False, "shape": (4,)}
+    np.savez(tmp_path / "a.npz", images=np.zeros((4, 5, 5), np.uint8))
+    with (
+        zipfile.ZipFile(tmp_path / "a.npz", "a") as archive,
+        archive.open("labels.npy", "w") as file,
+    ):
+        np.lib.format.write_array_header_1_0(file, declared)
+    with pytest.raises(InputError, match="labels in .* take 4,000,000 bytes each, more than 4,"):
+        open_images(tmp_path / "a.npz")
 
 
 def test_hdf5_says_what_to_install(tmp_path, monkeypatch):
