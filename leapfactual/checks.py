@@ -30,7 +30,7 @@ MAX_DEPTH, MAX_BLOCKS, MAX_LEVELS = 256, 64, 16
 # What is counted at all; torch cannot make tensors of sizes far beyond that.
 MAX_COUNT = 2**40
 # What file systems allow.
-MAX_NAME_BYTES = 255
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4096
 # Of one image: a guard against files that unpack to more than memory holds.
 MAX_PIXELS = 25_000_000
 
@@ -279,11 +279,15 @@ def path(value: object) -> Path:
         raise InputError(f"expected the path of a file or folder, got {text!r}.")
     found = Path(text)
     longest = max((len(os.fsencode(part)) for part in found.parts), default=0)
-    if longest > MAX_NAME_BYTES:
-        raise InputError(
-            f"expected the path of a file or folder, got a name of {longest} bytes, more than "
-            f"{MAX_NAME_BYTES}."
-        )
+    for what, size, most in (
+        ("name", longest, MAX_NAME_BYTES),
+        ("path", len(os.fsencode(text)), MAX_PATH_BYTES),
+    ):
+        if size > most:
+            raise InputError(
+                f"expected the path of a file or folder, got a {what} of {size:,} bytes, more "
+                f"than {most:,}."
+            )
     return found
 
 

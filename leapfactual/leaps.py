@@ -432,4 +432,5 @@ def parse(text: str) -> tuple[Stage, ...]:
         rest = rest[found.end() :]
     if not stages:
         raise InputError("the plan is empty. Write, for example, `blend(15, 0.1)`.")
+    check_plan(stages)
     return tuple(stages)

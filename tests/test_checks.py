@@ -81,4 +81,6 @@ def test_names_that_no_file_can_have_are_named(use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="a name of 512 bytes, more than 255"):
         use("photos/" + "ä" * 256)
+    with pytest.raises(InputError, match="a path of 6,000 bytes, more than 4,096"):
+        use("a/" * 3000)
     assert not any(tmp_path.iterdir())

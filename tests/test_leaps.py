@@ -264,6 +264,10 @@ def test_only_a_stage_that_lifts_looks_at_the_class():
         (lambda: lf.blend(3, float("nan")), "`lift` must be a step size .* got nan"),
         (lambda: lf.tighten(float("inf")), "`n` must be a whole number from 1 to 52, got inf"),
         (lambda: parse(None), "a plan is read from text, got None"),
+        (
+            lambda: parse("blend(9999, 0.1), blend(2, 0.1)"),
+            "10,000 leaps .* got 10,001 leaps in 2",
+        ),
         (lambda: parse("tighten(inf)"), r"`tighten\(inf\)` is no plan"),
         (lambda: parse("blend(3, nan)"), "`lift` must be a step size .* got nan"),
         (lambda: parse("blend(5, 0.1, 0.5)"), "`guidance` must be a number of at least 1"),

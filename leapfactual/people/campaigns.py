@@ -6,6 +6,7 @@ finished stay as they are.
 """
 
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import Connection, func, insert, select, update
 
+from .. import checks
 from ..errors import InputError
+from ..leaps import MAX_LEAPS
 from .consensus import Rule
 from .questions import MODES
 from .store import tables as t
@@ -71,12 +74,11 @@ class CampaignSettings:
             check_text(what, value, max_length)
         if self.mode not in MODES:
             raise InputError(f"`mode` must be one of {list(MODES)}, got {self.mode!r}.")
-        if self.max_frames < 1:
-            raise InputError(f"`max_frames` must be at least 1, got {self.max_frames}.")
-        if self.lease <= 0:
+        checks.positive(self.max_frames, "max_frames", MAX_LEAPS)
+        if not 0 < self.lease < math.inf:
             raise InputError(f"`lease` must be some time, got {self.lease} seconds.")
         shares = self.gold_share, self.repeat_share
-        if min(shares) < 0 or sum(shares) > 0.5:
+        if not (min(shares) >= 0 and sum(shares) <= 0.5):
             raise InputError(
                 f"gold and repeats must be shares of at most a half together, got {shares}."
             )

@@ -1,8 +1,11 @@
 """Bundles: whole, damaged, hostile, and for the right classifier only."""
 
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -147,6 +150,25 @@ def test_save_then_load_is_equal(tmp_path):
         "probes.safetensors",
     ]
     assert [p.name for p in tmp_path.iterdir()] == ["b"]
+
+
+def test_equal_bundles_are_equal_files_in_every_process(tmp_path):
+    code = """
+import sys, torch, leapfactual as lf
+torch.manual_seed(0)
+flow = lf.Flow(lf.MLPField(2, 4, width=8))
+lf.Bundle.make(
+    lf.generators.Identity(), flow, lf.data.squares.quadrant, torch.rand(9, 2),
+    classes="abcd", plan=[lf.blend(5, 0.1)], training={"b": 1, "a": 2},
+).save(sys.argv[1])
+"""
+    for n in range(2):
+        environment = {**os.environ, "PYTHONHASHSEED": str(n)}
+        call = [sys.executable, "-c", code, tmp_path / str(n)]
+        subprocess.run(call, env=environment, check=True)
+    one, other = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in "01")
+    assert one == other
+    assert "flow.safetensors" in one
 
 
 def test_tables_and_records(tmp_path):

@@ -302,3 +302,18 @@ def test_a_rewound_run_that_is_decided_as_before_ends_again(open_campaign, netwo
     exclusion.void(made.db, "person 4", rewind=True)
     play(made.db, dict.fromkeys(made.people[:3], right), made.worker, made.clock)
     assert not {"waiting", "asking"} & set(status.overview(made.db).runs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_frames": 10**22}, "`max_frames` must be a whole number from 1 to 10,000"),
+        ({"max_frames": 0}, "`max_frames` must be a whole number from 1 to 10,000, got 0"),
+        ({"lease": float("nan")}, "`lease` must be some time, got nan seconds"),
+        ({"lease": float("inf")}, "`lease` must be some time, got inf seconds"),
+        ({"gold_share": float("nan")}, "shares of at most a half together"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(options, message):
+    with pytest.raises(InputError, match=message):
+        campaigns.CampaignSettings("What is it?", ("a", "b"), **options)
