@@ -146,7 +146,9 @@ class Bundle:
         x = self._on_device(self.probes[:1])
         try:
             z = self.generator.encode(x)
+            checks.one_row_each(z, x, "encode")
             x_hat = self.generator.decode(z)
+            checks.one_row_each(x_hat, x, "decode")
         except (TypeError, RuntimeError, InputError) as error:
             raise InputError(
                 f"the generator does not take the probes, of shape {checks.shape(x)} ({error})."

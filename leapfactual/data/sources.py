@@ -6,7 +6,7 @@ import os
 import zipfile
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -355,6 +355,9 @@ def _zip(path: Path) -> ZipFiles:
     depth, label = (2 if names else 1), {name: n for n, name in enumerate(names)}
     others = [place for place in every if place not in members and len(place) == around + depth]
     kept = [place for place in inside if len(place) == depth]
+    # A folder with images that lie too deep is named with these.
+    holding = {place[: around + 1] for place in members if len(place) > around + 1}
+    empty = _empty_folders(archive, holding) if names else []
     return ZipFiles(
         path,
         archive,
@@ -366,20 +369,36 @@ def _zip(path: Path) -> ZipFiles:
             for place, member in inside.items()
             if len(place) > depth
         ]
-        + [Broken(f"{path}/{every[place].filename}", OTHER_KIND) for place in others],
+        + [Broken(f"{path}/{every[place].filename}", OTHER_KIND) for place in others]
+        + [Broken(f"{path}/{name}", EMPTY_FOLDER) for name in empty],
     )
 
 
 def _members(archive: zipfile.ZipFile) -> dict[tuple[str, ...], zipfile.ZipInfo]:
     """Returns the files of a zip by the folders that they lie in and their names."""
-    found = {}
+    return {place: member for place, member in _places(archive) if not member.is_dir()}
+
+
+def _empty_folders(archive: zipfile.ZipFile, holding: Collection[tuple[str, ...]]) -> list[str]:
+    """Returns the folders of a zip beside those that hold something, and that hold nothing."""
+    depth = len(next(iter(holding)))
+    folders = {
+        place[:depth]
+        for place, member in _places(archive)
+        if len(place) > depth or (len(place) == depth and member.is_dir())
+    }
+    around = {place[:-1] for place in holding}
+    return sorted("/".join(f) for f in folders if f[:-1] in around and f not in holding)
+
+
+def _places(archive: zipfile.ZipFile) -> Iterator[tuple[tuple[str, ...], zipfile.ZipInfo]]:
+    """Yields what a zip holds, each with the folders that it lies in and its name."""
     for member in archive.infolist():
         place = tuple(part for part in member.filename.replace("\\", "/").split("/") if part)
         hidden = any(part.startswith(".") or part == "__MACOSX" for part in place)
         # A member without a name breaks is_dir.
-        if place and not hidden and not member.is_dir():
-            found[place] = member
-    return found
+        if place and not hidden:
+            yield place, member
 
 
 def _check_labels(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], images: int) -> None:

@@ -231,6 +231,12 @@ def test_generator_and_flow_must_fit():
     cvae = lf.generators.VAE((1, 8, 8), 4, classes=2)
     flow = lf.Flow(lf.MLPField(4, 2))
     bright = lf.classifiers.from_labels(lambda x: (x.mean((1, 2, 3)) > THRESHOLD).long(), 2)
+    for side in ("encode", "decode"):
+        wrong = Identity()
+        setattr(wrong, side, lambda _: None)
+        flat = lf.Flow(lf.MLPField(2, 4))
+        with pytest.raises(InputError, match=f"{side} must give one row .* got NoneType"):
+            lf.Bundle.make(wrong, flat, squares.quadrant, x, classes=NAMES, plan=PLAN)
     with pytest.raises(InputError, match="does not take the probes"):
         lf.Bundle.make(cvae, flow, bright, images, classes=["a", "b"], plan=PLAN)
 

@@ -611,6 +611,19 @@ def test_folders_in_class_folders_are_named(tmp_path):
     assert [Path(item.name).name for item in open_images(flat).broken] == ["empty"]
 
 
+def test_empty_folders_in_a_zip_are_named(tmp_path):
+    path = zip_of(tmp_path / "a.zip", {f"photos/{name}": x for name, x in CLASSES.items()})
+    with zipfile.ZipFile(path, "a") as archive:
+        for name in ("owls/", "owls/young/", "__MACOSX/", ".hidden/", "../beside/"):
+            archive.writestr(f"photos/{name}", b"")
+        archive.writestr("photos/bats/notes.txt", b"none yet")
+    images = open_images(path)
+    assert images.classes == ("cats", "dogs")
+    broken = {Path(item.name).name: item.reason for item in images.broken}
+    assert set(broken) == {"bats", "owls", "notes.txt"}
+    assert all("holds no images" in broken[name] for name in ("bats", "owls"))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="others have names of characters")
 def test_a_file_name_that_is_not_utf_8_can_be_written(tmp_path):
     folder_of(tmp_path, ["a.png"])
