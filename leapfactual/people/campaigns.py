@@ -14,9 +14,7 @@ from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from .. import checks
 from ..errors import InputError
-from ..leaps import MAX_LEAPS
 from .consensus import Rule
 from .questions import MODES
 from .store import tables as t
@@ -32,6 +30,8 @@ from .transitions import (
 )
 
 MAX_NAME_LENGTH, MAX_QUESTION_LENGTH = 100, 300
+# A walk has no more leaps.
+MAX_FRAMES = 10_000
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,10 @@ class CampaignSettings:
             check_text(what, value, max_length)
         if self.mode not in MODES:
             raise InputError(f"`mode` must be one of {list(MODES)}, got {self.mode!r}.")
-        checks.positive(self.max_frames, "max_frames", MAX_LEAPS)
+        if not 1 <= self.max_frames <= MAX_FRAMES:
+            raise InputError(
+                f"`max_frames` must be a number from 1 to {MAX_FRAMES:,}, got {self.max_frames}."
+            )
         if not 0 < self.lease < math.inf:
             raise InputError(f"`lease` must be some time, got {self.lease} seconds.")
         shares = self.gold_share, self.repeat_share
