@@ -153,7 +153,10 @@ def fit(
     def note() -> None:
         """Notes which classifier the bundle explains."""
         if classifier is not None:
-            remember(out, classifier)
+            try:
+                remember(out, classifier)
+            except OSError as error:
+                reporter.log(f"Name the classifier again next time; it cannot be noted: {error}.")
 
     with resumable("reading the data", work_folder(out), quiet=quiet or as_json) as reporter:
         subject = open_subject(

@@ -7,8 +7,10 @@ for the next one. Such a file is only as good as the classifier is the same. Tha
 pictures, about which it is always asked.
 """
 
+import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -98,9 +100,7 @@ class Queries:
         self.kept = self.seconds_each >= MIN_CACHED_SECONDS
         if not (self.kept or self.watched):
             return 0
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._cached = Cached(self._ask, self.path)
+        self._cached = Cached(self._ask, self.path if self._can_keep() else None)
         before = self._cached.recall(x)
         changed = sum(not _same(known, p[row]) for row, known in before.items())
         if changed:
@@ -113,6 +113,14 @@ class Queries:
         if self._cached is not None:
             self._cached.close()
             self._cached, self.kept = None, False
+
+    def _can_keep(self) -> bool:
+        """Makes the folder of the file, where that is allowed: a job works without it, too."""
+        if self.path is None:
+            return False
+        with suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        return os.access(self.path.parent, os.W_OK)
 
     def _ask(self, x: Tensor) -> Tensor:
         started = time.perf_counter()

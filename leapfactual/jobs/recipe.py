@@ -170,8 +170,11 @@ class Run:
             kept = self.queries.kept
             self.queries.close()
             if kept:
-                with atomic(answers) as temporary:
-                    shutil.copyfile(self.work / ANSWERS, temporary)
+                try:
+                    with atomic(answers) as temporary:
+                        shutil.copyfile(self.work / ANSWERS, temporary)
+                except OSError as error:
+                    self.log(f"The classifier's answers cannot be kept for later: {error}.")
         self.budget.decide(OVER, lambda: True)
         self._remove()
 

@@ -38,6 +38,17 @@ def test_a_slow_classifier_is_asked_once_even_by_the_next_process(tmp_path):
         queries.close()
 
 
+def test_where_nothing_can_be_written_answers_are_kept_in_memory(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    counted = Counted(slow)
+    queries = Queries(counted, tmp_path / "file" / "answers.db")
+    queries.begin(X)
+    asked = counted.images
+    queries(X)
+    queries(X)
+    assert counted.images == asked + len(X) - PROBES
+
+
 def test_a_fast_classifier_is_asked_again_and_nothing_is_kept(tmp_path):
     counted = Counted(bright)
     queries = Queries(counted, tmp_path / "answers.db")

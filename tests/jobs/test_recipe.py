@@ -1,6 +1,7 @@
 """The recipe of a fit: its settings, its budget, its files and the images it learns from."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,21 @@ def test_a_fit_that_is_killed_while_it_tidies_up_is_over(tmp_path, monkeypatch):
     again = Run.begin(Recipe(), work, None, "cpu", print, print)
     assert not work.exists()
     assert not again.budget.kept
+
+
+def test_where_answers_cannot_be_kept_a_fit_ends_all_the_same(tmp_path):
+    work, said = tmp_path / "bundle.fit", []
+    (tmp_path / "file").write_text("no folder")
+
+    def slow(x):
+        time.sleep(0.002 * len(x))
+        return torch.eye(2)[(x.mean((1, 2, 3)) > 0.5).long()]
+
+    run = Run.begin(Recipe(), work, slow, "cpu", said.append, print)
+    run.queries.begin(torch.rand(64, 1, 4, 4))
+    run.end(tmp_path / "file" / "answers.db")
+    assert "cannot be kept" in said[-1]
+    assert not work.exists()
 
 
 def test_the_scale_of_typicality_is_kept_class_by_class(tmp_path):
