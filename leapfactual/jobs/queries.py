@@ -120,7 +120,7 @@ class Queries:
             return False
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        return os.access(self.path.parent, os.W_OK)
+        return self.path.parent.is_dir() and os.access(self.path.parent, os.W_OK)
 
     def _ask(self, x: Tensor) -> Tensor:
         started = time.perf_counter()
