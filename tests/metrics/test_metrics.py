@@ -75,7 +75,7 @@ def test_ssim_agrees_with_scikit_image():
     found = explained(2)
     a = torch.rand(4, 1, 32, 32)
     b = (a + 0.2 * torch.randn(4, 1, 32, 32)).clamp(0, 1)
-    found = dataclasses.replace(found, counterfactual=a, reconstruction=b)
+    found = dataclasses.replace(found, x=b, counterfactual=a, reconstruction=b)
     options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
     expected = np.mean(
         [
@@ -215,5 +215,6 @@ def test_every_metric_says_which_way_is_better_and_unknown_ones_are_named():
 
 
 def test_morphology_errors_of_an_unchanged_digit_are_zero():
-    found = dataclasses.replace(explained(2), counterfactual=DIGITS[:4], reconstruction=DIGITS[:4])
+    x = DIGITS[:4]
+    found = dataclasses.replace(explained(2), x=x, counterfactual=x, reconstruction=x)
     assert all(not values.any() for values in morphology_errors(found).values())
