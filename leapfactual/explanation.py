@@ -7,11 +7,12 @@ where it is called.
 
 import html
 import json
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from PIL import Image
@@ -24,6 +25,9 @@ from .files import below, parse_json, read_safetensors, write_safetensors
 from .imaging import keep_pixels, paste, to_pil
 from .masks import as_mask
 from .types import Generator
+
+if TYPE_CHECKING:
+    from .report.page import Frame
 
 FORMAT = "leapfactual explanation 2"
 
@@ -434,6 +438,29 @@ class Explanation:
             columns=columns if rows and columns else (),
             std=std if rows else (),
         )
+
+    def show(
+        self,
+        *,
+        generator: Generator | None = None,
+        names: Sequence[str] | None = None,
+        reliable: "Explanation | None" = None,
+        height: int = 800,
+    ) -> "Frame":
+        """Returns the page of :meth:`report`, which a notebook shows in a frame.
+
+        Arguments:
+            generator: As in :meth:`report`.
+            names: As in :meth:`report`.
+            reliable: As in :meth:`report`.
+            height: How many pixels high the frame is.
+        """
+        from .report.page import Frame
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "page.html"
+            self.report(path, generator=generator, names=names, reliable=reliable)
+            return Frame(path.read_text(encoding="utf-8"), height)
 
     def to_frame(self) -> Any:  # noqa: ANN401 - a table of pandas, which is not required
         """Returns a table of pandas with a row for each image."""

@@ -888,3 +888,20 @@ def test_the_large_view_follows_the_theme(visit):
     assert page.locator("#pane canvas").evaluate(read) == 255
     page.emulate_media(color_scheme="dark")
     assert soon(lambda: page.locator("#pane canvas").evaluate(read) < 40, page)
+
+
+def test_a_notebook_shows_the_page_in_a_frame(browser, tmp_path):
+    """The script of the page runs in it, and the page around is out of its reach."""
+    x = torch.rand(2, 1, 8, 8)
+    p = torch.tensor([[0.2, 0.8]]).expand(2, -1)
+    e = Explanation.of(x, 1 - x, torch.ones(2).long(), p, torch.zeros(2).long())
+    shown = e.show(names=["<b>one</b>", "two"], height=640)
+    assert repr(shown).startswith("Frame(a page of ")
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><p>cell</p>{shown._repr_html_()}")
+    page = browser.new_page()
+    page.goto((tmp_path / "notebook.html").as_uri())
+    frame = page.frame_locator("iframe")
+    expect(frame.get_by_role("article")).to_have_count(2)
+    expect(frame.get_by_role("article").first).to_contain_text("<b>one</b>")
+    assert page.locator("iframe").bounding_box()["height"] == 640
+    page.close()
