@@ -24,7 +24,7 @@ PAGES = [
     *(p for p in sorted(DOCS.rglob("*.md")) if not p.parent.name.startswith("_")),
 ]
 RESULTS = {"bench": "performance", "squares": "paper", "morpho-mnist": "paper"}
-INTERNAL = {"cli", "demos", "checks", "files", "extras"}
+INTERNAL = {"cli", "demos", "checks", "files", "extras", "web"}
 
 
 @pytest.fixture(autouse=True)

@@ -35,9 +35,9 @@ from leapfactual.people.creation import create
 from leapfactual.people.store import tables as t
 from leapfactual.people.store.database import Database
 from leapfactual.people.web.app import application
-from leapfactual.people.web.guard import RateLimiter
 from leapfactual.people.worker import Worker, decode_png
 from leapfactual.pretrained import load
+from leapfactual.web.guard import RateLimiter
 
 KEY = re.compile(r'name="key" value="([0-9a-f]{32})"')
 

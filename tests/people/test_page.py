@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import socket
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -16,38 +15,21 @@ from leapfactual.people import assignment, campaigns, status, votes
 from leapfactual.people.consensus import IMPLAUSIBLE, UNSURE, Rule
 from leapfactual.people.store import tables as t
 from leapfactual.people.web.app import OWNER, VOTER, application
-from leapfactual.people.web.guard import RateLimiter
 from leapfactual.people.worker import Worker
+from leapfactual.web.guard import RateLimiter
 from tests.people.crowd import labels, play
+from tests.serving import running
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="PLAYWRIGHT IS MISSING: THE PAGE IS NOT TESTED"
 )
-uvicorn = pytest.importorskip("uvicorn", reason="UVICORN IS MISSING: THE PAGE IS NOT TESTED")
+pytest.importorskip("uvicorn", reason="UVICORN IS MISSING: THE PAGE IS NOT TESTED")
 expect = sync_api.expect
 
 SCRIPT, IMAGE = "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>'
 PHONE = {"viewport": {"width": 375, "height": 667}, "has_touch": True, "is_mobile": True}
 REPORT = """document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));"""
-
-
-@contextmanager
-def running(app):
-    """Serves an application at a free port of this computer, and gives its address."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            while not server.started and thread.is_alive():
-                time.sleep(0.01)
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @contextmanager

@@ -30,15 +30,17 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from ...errors import InputError
+from ...web.guard import Guard, RateLimiter
 from .. import assignment, campaigns, status, transitions, votes
 from ..consensus import IMPLAUSIBLE, UNSURE
 from ..store import tables as t
 from ..store.assets import get_asset
 from ..store.database import Database, Unavailable
-from .guard import Guard, RateLimiter
 
 HERE = Path(__file__).parent
 VOTER, OWNER = "leapfactual", "leapfactual_owner"
+# The longest form has two short fields.
+MAX_BODY_BYTES = 16_384
 COOKIE_SECONDS = 90 * 24 * 3600
 NOT_INVITED = (
     "Open the link of your invitation first. If you have just done so, it is no longer valid, or "
@@ -469,7 +471,7 @@ def application(
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, hosts=tuple(hosts))],
+        middleware=[Middleware(Guard, hosts=tuple(hosts), max_bytes=MAX_BODY_BYTES)],
         exception_handlers={
             HTTPException: _http,
             votes.Conflict: _conflict,

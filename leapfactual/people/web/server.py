@@ -1,14 +1,12 @@
 """The server: the page on a socket, and a worker beside it."""
 
-import os
-import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import uvicorn
 
-from ...errors import InputError
+from ...web.listen import listen
 from ..store.database import Database
 from .app import application
 
@@ -41,7 +39,7 @@ def serve(
     app = application(db, hosts=hosts, secure=secure)
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
     with ExitStack() as stack:
-        listening = stack.enter_context(_listen(host, port))
+        listening = stack.enter_context(listen(host, port))
         if worker:
             from ..worker import worker_process
 
@@ -49,19 +47,3 @@ def serve(
         on_start(f"http://{host}:{listening.getsockname()[1]}")
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise InputError(
-            f"{host}:{port} cannot be listened on ({_reason(error)}). Give another --port or "
-            "--host."
-        ) from error
-
-
-def _reason(error: OSError) -> str:
-    return str(error) if error.errno is None or error.errno < 0 else os.strerror(error.errno)

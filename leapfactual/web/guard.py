@@ -1,6 +1,6 @@
 """What every request must pass, before anything is done for it.
 
-A campaign often runs on somebody's own computer, where any web page that a browser has open could
+A server often runs on somebody's own computer, where any web page that a browser has open could
 reach it. So the ``Host`` must be one that is allowed (a name that an attacker made to point here
 is not), and whatever changes something must come from a page of ours, by its ``Origin``. Bodies
 are cut off while they stream in. No answer can be framed, sniffed or run a stranger's script.
@@ -15,12 +15,12 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
-# The longest form has two short fields.
-MAX_BODY_BYTES = 16_384
 SAFE_METHODS = ("GET", "HEAD")
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
 HEADERS = {
-    "content-security-policy": "default-src 'none'; img-src 'self'; style-src 'self'; "
-    "script-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
@@ -36,10 +36,22 @@ class Guard:
     Arguments:
         app: The application.
         hosts: The names that it may be called by, besides those of this computer.
+        max_bytes: How long a body may be.
+        policy: What its pages may load besides their own styles and scripts, in the words of a
+            content security policy.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Iterable[str] = (),
+        *,
+        max_bytes: int,
+        policy: str = "img-src 'self'",
+    ) -> None:
         self.app, self.hosts = app, {*LOCAL, *(host.lower() for host in hosts)}
+        self.max_bytes = max_bytes
+        self.headers = {**HEADERS, "content-security-policy": f"{POLICY}; {policy}"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles a request."""
@@ -51,9 +63,11 @@ class Guard:
         headers = Headers(scope=scope)
         refusal = self._refusal(scope["method"], headers)
         if refusal is not None:
-            await PlainTextResponse(refusal[1], refusal[0])(scope, receive, _add_headers(send))
+            await PlainTextResponse(refusal[1], refusal[0])(
+                scope, receive, self._add_headers(send)
+            )
             return
-        await self._limit_body(scope, receive, _add_headers(send))
+        await self._limit_body(scope, receive, self._add_headers(send))
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
         """Returns why a request is refused, if it is."""
@@ -70,9 +84,9 @@ class Guard:
             return 403, "This must come from a page of this server itself.\n"
         length = headers.get("content-length")
         if length is not None and (
-            len(length) > 9 or not length.isdecimal() or int(length) > MAX_BODY_BYTES
+            len(length) > 9 or not length.isdecimal() or int(length) > self.max_bytes
         ):
-            return 413, f"At most {MAX_BODY_BYTES} bytes are taken.\n"
+            return 413, f"At most {self.max_bytes} bytes are taken.\n"
         return None
 
     async def _limit_body(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,7 +97,7 @@ class Guard:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > MAX_BODY_BYTES:
+            if taken > self.max_bytes:
                 raise TooLong
             return message
 
@@ -96,8 +110,21 @@ class Guard:
             await self.app(scope, count_bytes, note_start)
         except TooLong:
             if not begun:
-                text = f"At most {MAX_BODY_BYTES} bytes are taken.\n"
+                text = f"At most {self.max_bytes} bytes are taken.\n"
                 await PlainTextResponse(text, 413)(scope, receive, send)
+
+    def _add_headers(self, send: Send) -> Callable[[Message], Awaitable[None]]:
+        """Adds the security headers to every response."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self.headers.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        return send_with_headers
 
 
 class TooLong(Exception):
@@ -119,20 +146,6 @@ def _same(origin: str, host: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.strip().lower()
-
-
-def _add_headers(send: Send) -> Callable[[Message], Awaitable[None]]:
-    """Adds the security headers to every response."""
-
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers[name] = value
-            headers.setdefault("cache-control", "no-store")
-        await send(message)
-
-    return send_with_headers
 
 
 class RateLimiter:
