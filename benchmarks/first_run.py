@@ -73,6 +73,7 @@ SIZE, STEPS, BATCH = 64, 400, 64
 
 
 @cache
+@torch.enable_grad()
 def network():
     train = lf.data.open_images("photographs/train", size=(SIZE, SIZE))
     x, y = train[:], train.labels
@@ -105,13 +106,30 @@ from itertools import pairwise
 
 from leapfactual.cli import main, options
 
-times, move, tell = [], options.Bar.__call__, options.Bar.print
-options.Bar.__call__ = lambda *told: (times.append(time.perf_counter()), move(*told))[1]
-options.Bar.print = lambda *told: (times.append(time.perf_counter()), tell(*told))[1]
+told, move, tell = [], options.Bar.__call__, options.Bar.print
+
+
+def note(what):
+    told.append((time.perf_counter(), what))
+
+
+def moved(bar, share, what, *rest):
+    note(what)
+    return move(bar, share, what, *rest)
+
+
+def printed(bar, text):
+    note(text)
+    return tell(bar, text)
+
+
+options.Bar.__call__, options.Bar.print = moved, printed
 try:
     main()
 finally:
-    print(f"longest silence: {max(b - a for a, b in pairwise(times)):.1f} s")
+    gaps = [(b - a, what) for (a, what), (b, _) in pairwise(told)]
+    longest = [f"{seconds:.1f} s after {what!r:.60}" for seconds, what in sorted(gaps)[:-4:-1]]
+    print(f"longest silences: {', '.join(longest)}")
 """
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600}
 COMPARED = 1000

@@ -17,6 +17,7 @@ lands past the target, on the far side from another class :math:`c'`, along
 import copy
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +34,7 @@ from .errors import InputError, IntegrationError, MissingData
 from .fields import FIELDS, VelocityField
 from .files import load_weights, parse_json, read_safetensors, write_safetensors
 from .solvers import RK4, SOLVERS, Midpoint, Solver
+from .types import no_op
 
 # The exact divergence takes one backward pass per feature and Hutchinson's estimate one per probe,
 # so that from these sizes on the estimate is cheaper; a score only ranks latents and may be rough.
@@ -373,7 +375,12 @@ class Flow(nn.Module):
         return log_p - self.scale.log().sum()
 
     def fit_typicality(
-        self, z: Tensor, p: Tensor, per_class: int = 1000, batch_size: int = 1024
+        self,
+        z: Tensor,
+        p: Tensor,
+        per_class: int = 1000,
+        batch_size: int = 1024,
+        on_batch: Callable[[int], object] = no_op,
     ) -> None:
         """Learns how likely training latents are, so that :meth:`typicality` has a scale.
 
@@ -382,19 +389,23 @@ class Flow(nn.Module):
             p: What the classifier says of their images, with shape ``(N, K)``.
             per_class: How many latents of each class to look at; the first ones.
             batch_size: How many latents at a time.
+            on_batch: Called with the number of latents that have been looked at.
         """
         self.check_latents(z)
         checks.probabilities(p, len(z), self.classes)
         checks.positive(per_class, "per_class")
         checks.positive(batch_size, "batch_size")
         self.quantiles.fill_(math.nan)
-        labels = p.argmax(1)
+        labels, done = p.argmax(1), 0
         for label in range(self.classes):
             rows = (labels == label).nonzero()[:per_class, 0]
-            if len(rows):
-                parts = torch.split(rows, batch_size)
-                scores = torch.cat([self._score(z[r], labels[r]) for r in parts])
-                self.quantiles[label] = typicality.levels(scores)
+            scores = []
+            for part in torch.split(rows, batch_size) if len(rows) else ():
+                scores.append(self._score(z[part], labels[part]))
+                done += len(part)
+                on_batch(done)
+            if scores:
+                self.quantiles[label] = typicality.levels(torch.cat(scores))
 
     def typicality(self, z: Tensor, y: Tensor) -> Tensor:
         """Returns the percentile of latents' density among the training latents of a class.

@@ -44,3 +44,13 @@ def test_percentiles_at_the_ends_among_ties_and_without_density():
     assert found[4] == pytest.approx(90.5)
     assert found[5] == 100
     assert percentile(score[:1], torch.full((1, LEVELS), math.nan)).isnan().all()
+
+
+def test_the_scale_is_the_same_in_batches_and_tells_how_far_it_is():
+    flow = lf.Flow(lf.MLPField(2, 3, width=8, depth=2))
+    z, p = torch.randn(30, 2), torch.eye(3)[torch.arange(30) % 2]
+    flow.fit_typicality(z, p)
+    whole, told = flow.quantiles.clone(), []
+    flow.fit_typicality(z, p, batch_size=4, on_batch=told.append)
+    torch.testing.assert_close(flow.quantiles, whole, equal_nan=True)
+    assert told == [4, 8, 12, 15, 19, 23, 27, 30]

@@ -172,6 +172,7 @@ def fit(
             stretch=stretch,
             device=device,
             log=reporter.log,
+            on_image=reporter.on_image,
         )
         fitted = fit_bundle(
             subject.images,
@@ -464,7 +465,13 @@ def _open(
     if classifier is None:
         classifier, folder = recall(bundle)
     inputs = open_inputs(
-        bundle, images, classifier, folder=folder, output_type=output_type, device=device
+        bundle,
+        images,
+        classifier,
+        folder=folder,
+        output_type=output_type,
+        device=device,
+        on_image=reporter.on_image,
     )
     for line in describe_conversions(inputs.images):
         reporter.log(line)

@@ -56,6 +56,7 @@ class SafeConsole(Console):
 console = SafeConsole()
 # A rate is told after so many seconds, and where there is no terminal, a line as seldom as that.
 MIN_RATED_SECONDS, SECONDS_PER_LINE = 2.0, 30.0
+IMAGES_PER_REPORT = 50
 
 
 def _configure(context: typer.Context, path: Path | None) -> Path | None:
@@ -179,6 +180,11 @@ class Reporter:
 
     log: Callable[[str], None]
     on_progress: "Bar"
+
+    def on_image(self, number: int, of: int) -> None:
+        """Says how many images have been looked at, before there is a share of a job."""
+        if number % IMAGES_PER_REPORT == 0 or number == of:
+            self.on_progress(0.0, f"looking at the images, {number:,} of {of:,}")
 
 
 class Bar:

@@ -8,7 +8,7 @@ from . import packages, squares
 from .datasets import Dataset
 from .digits import digits
 from .galaxies import galaxies
-from .images import Images, open_images
+from .images import Images, OnImage, open_images
 from .reading import read_image
 from .sources import Broken
 from .tables import Table, open_table
@@ -35,6 +35,7 @@ def open_data(
     size: tuple[int, int] | None = None,
     channels: int | None = None,
     label: str | None = None,
+    on_image: OnImage = None,
 ) -> Images | Table:
     """Opens a table if the source is a CSV file, and images otherwise.
 
@@ -43,6 +44,7 @@ def open_data(
         size: Height and width to resize images to.
         channels: 1 for grey images, 3 for colour.
         label: The column of a table that names the class of each row.
+        on_image: Called with the number of images looked at and of all, to show progress.
     """
     if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv":
         return open_table(source, label=label)
@@ -51,4 +53,4 @@ def open_data(
             f"`label` is the column of a table, got {label!r} for images. Their classes are the "
             "names of their folders."
         )
-    return open_images(source, size=size, channels=channels)
+    return open_images(source, size=size, channels=channels, on_image=on_image)

@@ -3,7 +3,7 @@
 import io
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ..imaging import stretch
 from . import packages
 from .datasets import Dataset, split
 from .hdf5 import check_written, open_hdf5, plain_dataset
-from .images import open_images, resize
+from .images import OnImage, open_images, resize
 from .reading import to_unit
 
 RADIO = "radio-galaxies"
@@ -42,8 +42,6 @@ DECALS_SHAPE = (256, 256, 3)
 DECALS_CENTRE = 150
 # How many images to read at a time.
 BLOCK = 128
-
-OnImage = Callable[[int, int], object] | None
 
 
 def galaxies(

@@ -18,6 +18,9 @@ from ..errors import InputError, MissingData
 from ..imaging import STRETCHES, stretch
 from .sources import Broken, Notes, Source, open_source
 
+# Called with the number of images looked at and of all, to show progress.
+OnImage = Callable[[int, int], object] | None
+
 
 class Images:
     """Set of images on disk, all of one shape, that is read lazily.
@@ -72,7 +75,9 @@ class Images:
             self._source.read(chosen[start : start + self._source.block])
             for start in range(0, len(chosen), self._source.block)
         )
-        fitted = [_fit(_crop(image, self.crop), self.shape) for block in blocks for image in block]
+        fitted = [
+            convert(_crop(image, self.crop), self.shape) for block in blocks for image in block
+        ]
         return stretch(torch.stack(fitted), self.stretch)
 
     def take(self, rows: Sequence[int] | Tensor) -> "Images":
@@ -112,7 +117,7 @@ def open_images(
     size: tuple[int, int] | None = None,
     channels: int | None = None,
     crop: int | None = None,
-    on_image: Callable[[int, int], object] | None = None,
+    on_image: OnImage = None,
 ) -> Images:
     """Opens a set of images and looks at each once.
 
@@ -211,12 +216,13 @@ def _check_fits(
         )
 
 
-def _fit(image: Tensor, shape: tuple[int, int, int]) -> Tensor:
+def convert(image: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Converts one image ``(C, H, W)`` to the channels and the size of others."""
     if image.shape[0] == 3 and shape[0] == 1:
         image = (image * image.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(0, True)
     elif image.shape[0] == 1 and shape[0] == 3:
         image = image.expand(3, -1, -1)
-    return resize(image[None], shape[1:])[0]
+    return resize(image[None], (shape[1], shape[2]))[0]
 
 
 def _crop(image: Tensor, crop: int | None) -> Tensor:

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from .. import checks
 from .._engine.memory import in_halves
 from ..errors import InputError
-from ..explainer import LeapFactual
+from ..explainer import LeapFactual, default_batch_size
 from ..files import fingerprint
 from ..flow import Flow
 from ..leaps import Plan, RatedPlan, describe
 from ..metrics import l1
 from ..solvers import FixedStep
-from ..types import Classifier, Generator
+from ..types import Classifier, Generator, no_op
 from .job import typicality
 from .pairs import random_targets
 
@@ -55,6 +55,7 @@ class HeldOut:
             compared by too, as the share of the distance between random images.
         seed: The seed of the target classes.
         kept: A file to keep in what plans gave. If it exists, they are not walked again.
+        on_batch: Called now and then while the images are encoded and decoded.
     """
 
     def __init__(
@@ -68,17 +69,24 @@ class HeldOut:
         distance: Distance | None = None,
         seed: int = 0,
         kept: Path | None = None,
+        on_batch: Callable[[], object] = no_op,
     ) -> None:
         checks.images(x)
         if len(x) < 2:
             raise InputError(f"`x` must hold at least two images to try plans on, got {len(x)}.")
         self.generator, self.classifier, self.flow = generator, classifier, flow
         self.x, self.oracle = x, oracle
+
+        def convert(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+            parts = []
+            for part in torch.split(rows, default_batch_size(x)):
+                parts.append(in_halves(function, part))
+                on_batch()
+            return torch.cat(parts)
+
         with torch.no_grad():
-            parts = [in_halves(generator.encode, part) for part in torch.split(x, BATCH_SIZE)]
-            self.z = torch.cat(parts)
-            parts = [in_halves(generator.decode, part) for part in torch.split(self.z, BATCH_SIZE)]
-            self.reconstruction = torch.cat(parts)
+            self.z = convert(generator.encode, x)
+            self.reconstruction = convert(generator.decode, self.z)
         self.source = labels_of(classifier, self.reconstruction)
         seen = (~flow.quantiles.isnan().all(1)).nonzero()[:, 0].tolist()
         among = seen if 1 < len(seen) < flow.classes else None

@@ -22,6 +22,7 @@ from ..alternatives import MAX_ALTERNATIVES
 from ..bundle import Bundle
 from ..classifiers import open_classifier, undo_stretch
 from ..data import Images, Table, open_data
+from ..data.images import OnImage
 from ..data.tables import has_column
 from ..errors import InputError
 from ..explainer import LeapFactual
@@ -222,6 +223,7 @@ def open_inputs(
     folder: Path | None = None,
     output_type: str | None = None,
     device: str = "cpu",
+    on_image: OnImage = None,
 ) -> Inputs:
     """Opens a bundle, images and a classifier, and checks that they fit.
 
@@ -233,9 +235,10 @@ def open_inputs(
         folder: Where to look for the classifier's file. Defaults to the current folder.
         output_type: What the classifier answers with. Defaults to what its first answer shows.
         device: Where to compute.
+        on_image: Called with the number of images looked at and of all.
     """
     loaded = Bundle.load(bundle).to(device)
-    opened = _open_matching(loaded, images)
+    opened = _open_matching(loaded, images, on_image)
     stretch = _stretch(loaded)
     if isinstance(opened, Images):
         opened = opened.stretched(stretch)
@@ -257,23 +260,26 @@ def open_sources(
     size: tuple[int, int] | None = None,
     channels: int | None = None,
     label: str | None = None,
+    on_image: OnImage = None,
 ) -> Images | Table:
     """Opens one folder, archive or table, or several files of images."""
     if len(paths) == 1:
-        return open_data(paths[0], size=size, channels=channels, label=label)
+        return open_data(paths[0], size=size, channels=channels, label=label, on_image=on_image)
     folders = [path for path in paths if path.is_dir()]
     if folders:
         raise InputError(
             f"{folders[0]} is a folder. Give one folder, or files: not several folders."
         )
-    return open_data(list(paths), size=size, channels=channels, label=label)
+    return open_data(list(paths), size=size, channels=channels, label=label, on_image=on_image)
 
 
-def _open_matching(bundle: Bundle, paths: Sequence[Path]) -> Images | Table:
+def _open_matching(bundle: Bundle, paths: Sequence[Path], on_image: OnImage) -> Images | Table:
     """Opens images in the size of the bundle's, or a table with its columns."""
     shape = tuple(bundle.probes.shape[1:])
     if len(shape) == 3:
-        opened = open_sources(paths, size=(shape[1], shape[2]), channels=shape[0])
+        opened = open_sources(
+            paths, size=(shape[1], shape[2]), channels=shape[0], on_image=on_image
+        )
         if isinstance(opened, Table):
             size = " × ".join(map(str, shape))
             raise InputError(

@@ -97,9 +97,9 @@ def duration(seconds: float) -> str:
     """Writes a duration as people say it.
 
     Example:
-        >>> [duration(seconds) for seconds in (0.4, 89, 100, 3600, 9000)]
-        ['0 seconds', '89 seconds', '2 minutes', '60 minutes', '2.5 hours']
+        >>> [duration(seconds) for seconds in (0.4, 1.2, 89, 100, 3600, 9000)]
+        ['0 seconds', '1 second', '89 seconds', '2 minutes', '60 minutes', '2.5 hours']
     """
     if seconds < 90:
-        return f"{seconds:.0f} seconds"
+        return "1 second" if round(seconds) == 1 else f"{seconds:.0f} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

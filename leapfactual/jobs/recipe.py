@@ -410,11 +410,16 @@ def fit_scale(
     """
     weights, labels = fingerprint(*flow.field.state_dict().values())[:12], p.argmax(1)
     scale = torch.full_like(flow.quantiles, math.nan)
-    for label in sorted({*labels.tolist()}):
+    seen, start = sorted({*labels.tolist()}), run.stages.share
+    for n, label in enumerate(seen):
         rows = (labels == label).nonzero()[:per_class, 0]
 
+        def tell(done: int, n: int = n, of: int = len(rows)) -> None:
+            share = (n + done / of) / len(seen)
+            run.advance(start + (1 - start) * share, "measuring typicality")
+
         def measure(label: int = label, rows: Tensor = rows) -> list[float]:
-            flow.fit_typicality(z[rows], p[rows], per_class, batch_size)
+            flow.fit_typicality(z[rows], p[rows], per_class, batch_size, tell)
             return flow.quantiles[label].tolist()
 
         kept = run.budget.decide(f"scale {label} {weights}", measure)

@@ -63,6 +63,8 @@ GPU_DROPOUT, CPU_DROPOUT, MAX_PASSES = 0.3, 0.15, 150
 MIN_BATCH = 8
 # Latents of each class that make the scale of typicality.
 PER_CLASS = 200
+# A CPU takes a fifth of a second for each, and somebody may be watching.
+SCORED_ON_CPU = 8
 # A flow gets this share of the time even where the autoencoder took longer than it should.
 MIN_FLOW_SHARE = 0.2
 # Images whose patches an autoencoder begins with: a hundred thousand patches are plenty.
@@ -322,7 +324,8 @@ def train_flow(
         balanced=balanced,
         **run.training("training the flow", 0.05, 0.95),
     )
-    with_memory(256, lambda batch: fit_scale(run, flow, z, p, PER_CLASS, batch), run.log)
+    batch = 256 if run.on_gpu else SCORED_ON_CPU
+    with_memory(batch, lambda batch: fit_scale(run, flow, z, p, PER_CLASS, batch), run.log)
     first = torch.cat([part[:n] for part, n in _first_of_each(p, turns)])
     return flow, {"flow epochs": epochs, "soft": False, "balanced": balanced}, first
 

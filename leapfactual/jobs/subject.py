@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..classifiers import open_classifier, undo_stretch
 from ..data import Images, Table
+from ..data.images import OnImage
 from ..data.sources import EMPTY_FOLDER
 from ..errors import InputError
 from ..types import Classifier, no_op
@@ -64,6 +65,7 @@ def open_subject(
     stretch: str = "auto",
     device: str = "cpu",
     log: Log = no_op,
+    on_image: OnImage = None,
 ) -> Subject:
     """Opens images, and a classifier or votes, and finds the names of the classes.
 
@@ -82,13 +84,14 @@ def open_subject(
         stretch: The stretch of the images that the generator sees, or ``auto``.
         device: Where to compute.
         log: Called with a sentence about each choice.
+        on_image: Called with the number of images looked at and of all.
     """
     if (classifier is None) == (votes is None):
         raise InputError(
             "say whose answers to explain, in one way: --classifier NAME, or --votes FILE.csv for "
             "people's."
         )
-    images = open_sources(paths, size=size, channels=channels, label=label)
+    images = open_sources(paths, size=size, channels=channels, label=label, on_image=on_image)
     if isinstance(images, Images):
         _check_size(images.shape)
     names = tuple(classes or images.classes)

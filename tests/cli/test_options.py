@@ -57,3 +57,15 @@ def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(capsys, monke
     shown = capsys.readouterr().err
     assert " 50%  training, about 10 seconds left" in shown
     assert "100%" not in shown, "what is over needs no time"
+
+
+def test_looking_at_many_images_is_no_silence(monkeypatch):
+    """It takes seconds before there is a share of the job to show."""
+    seen = []
+    monkeypatch.setattr(Bar, "__call__", lambda *told: seen.append(told[1:]))
+    with options.progress_bar("opening") as reporter:
+        for n in range(1, 121):
+            reporter.on_image(n, 120)
+    assert [what for _, what in seen] == [
+        f"looking at the images, {n} of 120" for n in (50, 100, 120)
+    ]

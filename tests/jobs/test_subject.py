@@ -112,7 +112,14 @@ def test_dark_images_are_stretched_and_others_are_not(small_digits):
 def test_a_subject_is_opened_with_names_and_an_oracle(shipped, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(CLASSIFIERS)
-    subject = open_subject([folder], classifier="mine.py:explained", oracle="mine.py:strong")
+    looked = []
+    subject = open_subject(
+        [folder],
+        classifier="mine.py:explained",
+        oracle="mine.py:strong",
+        on_image=lambda *told: looked.append(told),
+    )
+    assert looked[-1] == (len(subject.images), len(subject.images)) == (len(looked),) * 2
     assert subject.classes == tuple("0123456789")
     assert subject.classifier_name == "mine.py:explained"
     x = subject.images[[0, 1]]
