@@ -128,11 +128,14 @@ class Command:
             "OMP_NUM_THREADS": "1",
         }
 
-    def run(self, share: float = 2.0, delay: float = 0.0, number: int = 0) -> str | None:
+    def run(
+        self, share: float = 2.0, stage: str = "", delay: float = 0.0, number: int = 0
+    ) -> str | None:
         """Runs it, and kills it when it has got so far; returns at what, or None if it ended.
 
         Arguments:
             share: The share of the job at which to kill it.
+            stage: What goes on then; several stages may begin at one share.
             delay: How many seconds after that.
             number: The signal.
         """
@@ -144,12 +147,12 @@ class Command:
         while process.poll() is None:
             done, what = self._told()
             self.seen.setdefault(what, []).append(done)
-            if done >= share:
+            if done > share or (done == share and what == stage):
                 time.sleep(delay)
-                stage = self._told()[1]
+                reached = self._told()[1]
                 process.send_signal(number)
                 if process.wait() != 0:
-                    return stage
+                    return reached
             time.sleep(0.01)
         said = (self.place / "output.txt").read_text()
         assert process.returncode == 0, f"{self.name} failed:\n{said}"
@@ -214,16 +217,21 @@ def kill(name: str, place: Path, kills: int, generator: random.Random) -> Tally:
     while left:
         command = Command(name, place, f"killed-{name}-{tally.runs}")
         stages = generator.choices(sorted(undisturbed.seen), k=min(left, KILLS_PER_RUN))
-        shares = [generator.choice(undisturbed.seen[stage]) for stage in stages]
+        order = [*undisturbed.seen]
+        shares = sorted(
+            (generator.choice(undisturbed.seen[stage]), order.index(stage)) for stage in stages
+        )
         known: set[str] = set()
-        last: set[str] = set()
-        for share in [*sorted(shares), 2.0]:
+        pending: set[str] = set()
+        for share, turn in [*shares, (2.0, 0)]:
             number = SIGNALS[(kills - left) % len(SIGNALS)]
-            stage = command.run(share, generator.uniform(0, MAX_DELAY), number)
+            delay = generator.uniform(0, MAX_DELAY)
+            stage = command.run(share, order[turn], delay, number)
             calls = command.calls()
-            _count(tally, calls, known, last)
-            known.update(*calls)
-            last = set(calls[-1]) if calls else last
+            work = _count(tally, calls, known, pending)
+            known.update(*work)
+            # Answered right before the kill, and maybe not kept.
+            pending.update(work[-1] if work else ())
             if stage is None:
                 break
             left -= 1
@@ -236,17 +244,22 @@ def kill(name: str, place: Path, kills: int, generator: random.Random) -> Tally:
     return tally
 
 
-def _count(tally: Tally, calls: list[list[str]], known: set[str], last: set[str]) -> None:
-    """Counts the queries of one process, of which others knew some answers."""
-    # Up to the first call about so many, it is opened and recognized.
+def _count(
+    tally: Tally, calls: list[list[str]], known: set[str], pending: set[str]
+) -> list[list[str]]:
+    """Counts the queries of one process, of which others knew some answers; returns its work.
+
+    Up to the first call about so many pictures, a classifier is opened and recognized, undisturbed
+    or not. Work is what comes then.
+    """
     opened = next((n for n, call in enumerate(calls, 1) if len(call) == PROBES), len(calls))
-    for n, call in enumerate(calls):
-        tally.asked += len(call)
-        if n < opened:
-            tally.probes += len(call)
-            continue
-        tally.in_flight += sum(picture in last for picture in call)
-        tally.lost += sum(picture in known - last for picture in call)
+    tally.asked += sum(map(len, calls))
+    tally.probes += sum(map(len, calls[:opened]))
+    for call in calls[opened:]:
+        tally.in_flight += sum(picture in pending for picture in call)
+        tally.lost += sum(picture in known - pending for picture in call)
+        pending.difference_update(call)
+    return calls[opened:]
 
 
 def different(expected: Path, found: Path) -> list[str]:
