@@ -23,9 +23,11 @@ $(VENV)/demo: pyproject.toml | $(BIN)/python
 	touch $@
 
 # Zooniverse's own tool, which reads our files in the tests, wants other versions than ours do: it has an environment of its own.
+# axe checks the accessibility of pages; it comes from npm, where there is npm.
 $(VENV)/dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
 	-$(BIN)/python -m venv $(VENV)/panoptes && $(VENV)/panoptes/bin/python -m pip install --quiet --disable-pip-version-check panoptes_aggregation==5.3.1
+	-cd $(VENV) && npm pack --silent axe-core@4.14 > /dev/null && tar -xzf axe-core-*.tgz package/axe.min.js
 	touch $@
 
 demo: $(VENV)/demo

@@ -30,7 +30,7 @@ LAYERS: list[tuple[str, tuple[str, ...]]] = [
     ("reading", ("metrics", "report", "alternatives", "baselines")),
     ("keeping", ("training", "bundle", "pretrained")),
     ("jobs", ("jobs",)),
-    ("rooms", ("web", "people", "demos", "testing")),
+    ("rooms", ("web", "people", "studio", "demos", "testing")),
     ("command line", ("cli",)),
 ]
 RANK = {name: n for n, (_, names) in enumerate(LAYERS) for name in names}

@@ -15,6 +15,7 @@ from .demo import demo
 from .jobs import augment, evaluate, explain, fit
 from .options import Interrupted, SafeConsole, console
 from .people import people
+from .studio import studio
 
 # What shells give for an interruption from the keyboard.
 INTERRUPTED = 130
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, fit, explain, evaluate, augment, inspect):
+for command in (demo, fit, explain, studio, evaluate, augment, inspect):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(people, name="people")

@@ -1,0 +1,1 @@
+"""The studio's page, and what it talks to."""
