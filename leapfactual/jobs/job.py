@@ -273,7 +273,9 @@ def open_sources(
     return open_data(list(paths), size=size, channels=channels, label=label, on_image=on_image)
 
 
-def _open_matching(bundle: Bundle, paths: Sequence[Path], on_image: OnImage) -> Images | Table:
+def _open_matching(
+    bundle: Bundle, paths: Sequence[Path], on_image: OnImage = None
+) -> Images | Table:
     """Opens images in the size of the bundle's, or a table with its columns."""
     shape = tuple(bundle.probes.shape[1:])
     if len(shape) == 3:

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._engine.memory import in_halves
-from ..data import Images
+from ..data import Images, Table
 from ..data.images import convert
 from ..data.reading import decode
-from ..errors import MissingData
+from ..errors import InputError, MissingData
 from ..imaging import stretch
 from ..types import Classifier, no_op
 
@@ -62,7 +62,7 @@ class Gallery:
 
     def __init__(
         self,
-        images: Images | Tensor,
+        images: Images | Table | Tensor,
         names: Sequence[str] | None = None,
         z: Tensor | None = None,
         *,
@@ -72,9 +72,14 @@ class Gallery:
         self.images, self.z, self.stretch, self.device = images, z, stretch, device
         count = len(images)
         self.rows = torch.linspace(0, count - 1, min(count, MAX_PICTURES)).long().tolist()
-        known = names or (images.names if isinstance(images, Images) else None)
+        known = names or (None if isinstance(images, Tensor) else images.names)
         self.names = [known[row] if known else f"picture {row}" for row in self.rows]
-        self.shape = tuple(images.shape) if isinstance(images, Images) else tuple(images.shape[1:])
+        self.shape = tuple(images.shape[1:] if isinstance(images, Tensor) else images.shape)
+        if len(self.shape) != 3:
+            raise InputError(
+                "the studio shows pictures, but this bundle explains a table. Use `leapfactual "
+                "explain`, whose page shows columns."
+            )
         self.brought: OrderedDict[str, Picture] = OrderedDict()
         self.labels: list[int] = []
         # Pages ask for pictures while questions are answered.

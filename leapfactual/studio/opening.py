@@ -6,9 +6,7 @@ from pathlib import Path
 import torch
 
 from .. import pretrained
-from ..data import Images
 from ..data.images import OnImage
-from ..errors import InputError
 from ..jobs.job import Inputs, open_inputs
 from .gallery import Gallery
 from .studio import Position, Studio
@@ -107,12 +105,8 @@ def open_bundle(
         device=device,
         on_image=on_image,
     )
-    if not isinstance(inputs.images, Images):
-        raise InputError(
-            "the studio shows pictures, but this bundle explains a table. Use `leapfactual "
-            "explain`, whose page shows columns."
-        )
-    gallery = Gallery(inputs.images, stretch=inputs.images.stretch, device=device)
+    stretch = str(inputs.bundle.training.get("stretch", "none"))
+    gallery = Gallery(inputs.images, stretch=stretch, device=device)
     second = inputs.open_oracle(oracle) if oracle else None
     studio = Studio.of(inputs.bundle, inputs.classifier, gallery, oracle=second, force=force)
     return studio, inputs

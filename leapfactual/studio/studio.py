@@ -21,6 +21,7 @@ from torch import Tensor
 from .. import masks
 from .._engine.copies import Copies, Networks
 from ..alternatives import diverse
+from ..bases import Gaussian
 from ..bundle import Bundle
 from ..errors import InputError, MissingData
 from ..explainer import LeapFactual
@@ -93,16 +94,12 @@ class Studio:
         keep_pixels: bool = False,
         name: str = "a classifier",
     ) -> None:
-        if len(gallery.shape) != 3:
-            raise InputError(
-                "the studio shows pictures, but this bundle explains a table. Use `leapfactual "
-                "explain`, whose page shows columns."
-            )
         self.generator, self.classifier, self.flow = generator, classifier, flow
         self.positions, self.classes, self.gallery = tuple(positions), tuple(classes), gallery
         self.oracle, self.keep_pixels, self.name = oracle, keep_pixels, name
         self.answers: OrderedDict[str, tuple[Explanation, str]] = OrderedDict()
-        self.labels_only = False
+        self.labels_only, self._held = False, 0
+        self._networks = Networks(generator, classifier)
 
     @classmethod
     def of(
@@ -149,7 +146,7 @@ class Studio:
         p = self.classifier(picture.x)
         self.labels_only = bool(((p == 0) | (p == 1)).all())
         z = self.generator.encode(picture.x) if picture.z is None else picture.z
-        copies = Copies(Networks(self.generator, self.classifier))
+        copies = Copies(self._networks)
         copies.refresh(z)
         self._networks = copies.networks
 
@@ -297,7 +294,7 @@ class Studio:
 
     @property
     def _has_other_ways(self) -> bool:
-        return type(self.flow.base).__name__ == "Gaussian"
+        return isinstance(self.flow.base, Gaussian)
 
     def _class(self, target: int) -> int:
         if not 0 <= target < len(self.classes):
@@ -355,13 +352,14 @@ class Studio:
         """Holds an answer in memory, as long as there is room, so that it can be kept."""
         key = secrets.token_hex(8)
         self.answers[key] = e, name
-        while sum(map(_bytes, self.answers.values())) > MAX_ANSWERS and len(self.answers) > 1:
-            self.answers.popitem(last=False)
+        self._held += _bytes(e)
+        while self._held > MAX_ANSWERS and len(self.answers) > 1:
+            _, (oldest, _) = self.answers.popitem(last=False)
+            self._held -= _bytes(oldest)
         return key
 
 
-def _bytes(answer: tuple[Explanation, str]) -> int:
-    e, _ = answer
+def _bytes(e: Explanation) -> int:
     path = 0 if e.path is None else e.path.z.nbytes
     return 3 * e.x.nbytes + 2 * e.z.nbytes + path
 

@@ -76,7 +76,7 @@ function thumbnail({ key, name, label }) {
   const says = label === undefined ? "" : `, ${who} says ${className(label)}`;
   const button = make("button", { type: "button", class: "thumb", title: name, "aria-label": name + says, "aria-pressed": "false" }, image);
   button.dataset.label = label ?? "";
-  button.addEventListener("click", () => choose(key));
+  button.addEventListener("click", () => { choose(key); remember(); });
   thumbnails.set(key, button);
   return button;
 }
@@ -110,7 +110,6 @@ function showSeen() {
   }
   showBars();
   tell("Click a class: the answer appears here.");
-  remember();
 }
 
 async function bring(content, name) {
@@ -122,6 +121,7 @@ async function bring(content, name) {
     onlyOf();
     byId("gallery").prepend(thumbnail(picture));
     choose(picture.key);
+    remember();
   } catch (error) {
     complain(error);
   }
