@@ -224,6 +224,16 @@ def test_pictures_are_opened_dropped_and_drawn(open_page, tmp_path):
         list(file.getvalue()),
     )
     expect(page.locator("#says")).to_contain_text("dropped.jpg")
+    page.evaluate(
+        """(bytes) => {
+          const clipboardData = new DataTransfer();
+          const file = new File([new Uint8Array(bytes)], "pasted.jpg", { type: "image/jpeg" });
+          clipboardData.items.add(file);
+          dispatchEvent(new ClipboardEvent("paste", { clipboardData }));
+        }""",
+        list(file.getvalue()),
+    )
+    expect(page.locator("#says")).to_contain_text("pasted.jpg")
     page.get_by_role("button", name="Draw").click()
     box = page.locator("#paper").bounding_box()
     page.mouse.move(box["x"] + 140, box["y"] + 60)
@@ -232,6 +242,19 @@ def test_pictures_are_opened_dropped_and_drawn(open_page, tmp_path):
     page.mouse.up()
     page.get_by_role("button", name="Take it").click()
     expect(page.locator("#says")).to_have_text(re.compile(r"says 1 with .*: drawn\."))
+
+
+def test_a_finger_is_enough(open_page):
+    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+    page = open_page(**phone)
+    page.locator(".thumb").nth(1).tap()
+    expect(page.locator("#says")).to_contain_text("test digit 1")
+    page.locator(".class").nth(3).tap()
+    expect(page.locator("#status")).to_contain_text("2 became 3")
+    expect(page.locator("#status")).to_be_in_viewport()
+    page.get_by_text("Only a part of it may change").tap()
+    page.locator("#brush-over").tap()
+    expect(page.locator("#brush-says")).to_contain_text("% of it may change")
 
 
 def test_what_goes_wrong_is_said(open_page, tmp_path):
