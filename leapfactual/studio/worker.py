@@ -35,10 +35,8 @@ class Failed(LeapError):
 class Task:
     """A question that waits for its turn, or is being answered."""
 
-    def __init__(
-        self, events: Events, put: Callable[[object], object], owner: str, urgent: bool
-    ) -> None:
-        self.events, self.put, self.owner, self.urgent = events, put, owner, urgent
+    def __init__(self, events: Events, put: Callable[[object], object], owner: str) -> None:
+        self.events, self.put, self.owner = events, put, owner
         self.cancelled = False
 
     def run(self) -> None:
@@ -98,7 +96,7 @@ class Worker:
             owner: Who asks. An urgent question cancels all earlier ones of the same owner.
             urgent: Whether somebody waits for the answer. Others come after all of these.
         """
-        task = Task(events, put, owner, urgent)
+        task = Task(events, put, owner)
         with self.changed:
             if urgent:
                 self._cancel(owner)

@@ -199,12 +199,12 @@ async def walk(request: Request) -> Response:
     shared = site(request)
     asked = await read_question(request, browser=str, key=str, target=int, position=int, cells=str)
     key, target, cells = asked["key"], asked["target"], asked["cells"]
-    count = len(shared.studio.positions)
+    first = asked["position"]
     # The nearest positions are the likeliest to be looked at next.
-    order = sorted(range(count), key=lambda n: abs(n - asked["position"]))
-    first = asked["position"] if not 0 <= asked["position"] < count else order[0]
+    later = sorted(range(len(shared.studio.positions)), key=lambda n: abs(n - first))
     walks = [
-        partial(shared.studio.walk, key, target, number, cells) for number in (first, *order[1:])
+        partial(shared.studio.walk, key, target, number, cells)
+        for number in dict.fromkeys((first, *later))
     ]
     return await _stream(walks, shared.worker, asked["browser"])
 
